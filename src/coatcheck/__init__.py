@@ -1,0 +1,177 @@
+"""coatcheck: the boundary between an AI agent's tools and its model.
+
+    truncation( placement( governance( ceiling( tool ) ) ) )
+
+Start with `Boundary`, `tool` and `Scope`; the README shows the rest.
+"""
+
+from coatcheck.artifacts.directory import DirectoryStore
+from coatcheck.artifacts.memory import MemoryStore
+from coatcheck.artifacts.meta import Artifact, ArtifactMeta, Page, PutResult, Swept
+from coatcheck.artifacts.open import open_store
+from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.artifacts.ticket import Ticket, is_ticket
+from coatcheck.boundary.approval import Approvals, MemoryApprovals
+from coatcheck.boundary.boundary import Boundary
+from coatcheck.boundary.chain import CallNext, Middleware, inside
+from coatcheck.boundary.session import Session
+from coatcheck.boundary.tool import Tool, tool
+from coatcheck.call import ToolCall
+from coatcheck.decision import Decision, Fingerprint
+from coatcheck.errors import (
+    ClosedError,
+    CoatcheckError,
+    ConfigurationError,
+    DeclarationError,
+    IntegrityError,
+    InvalidArtifact,
+    RenderingError,
+    StoreError,
+    StoreUnavailable,
+    UnknownParent,
+)
+from coatcheck.events import (
+    AbsenceDeclared,
+    ArtifactExpired,
+    ArtifactMinted,
+    ArtifactRefused,
+    ArtifactResolved,
+    BatchBudgetUnmet,
+    CoverageDeclared,
+    DecisionMade,
+    EffectJudged,
+    Event,
+    ForeignEnvelope,
+    NearMiss,
+    ResultRefused,
+    ToolEnded,
+    ToolStarted,
+)
+from coatcheck.outcome import (
+    Denied,
+    Failed,
+    Inline,
+    Marker,
+    Outcome,
+    Pending,
+    PendingCall,
+    Placed,
+    TooLarge,
+    Truncated,
+)
+from coatcheck.results.absence import absent, read_absence
+from coatcheck.results.binary import Blob
+from coatcheck.results.coverage import coverage, read_coverage
+from coatcheck.results.envelope import (
+    Encoded,
+    Envelope,
+    ProposeTransition,
+    RequireInstruction,
+    decode_envelope,
+    explain_near_miss,
+    read_envelope,
+)
+from coatcheck.results.notes import NOTES
+from coatcheck.results.reading import Declared, Reading, read_result
+from coatcheck.results.rendering import Rendered, render
+from coatcheck.results.status import STATUSES, Status
+from coatcheck.scope import Scope
+from coatcheck.steps.ceiling import Ceiling
+from coatcheck.steps.placement import Placement
+from coatcheck.steps.rule import Allow, Ask, Deny, Result, Rule, after_tool, allow, ask, before_tool, deny
+from coatcheck.steps.truncation import Truncation
+
+__all__ = [
+    "AbsenceDeclared",
+    "Allow",
+    "Approvals",
+    "Artifact",
+    "ArtifactExpired",
+    "ArtifactMeta",
+    "ArtifactMinted",
+    "ArtifactRefused",
+    "ArtifactResolved",
+    "ArtifactStore",
+    "Ask",
+    "BatchBudgetUnmet",
+    "Blob",
+    "Boundary",
+    "CallNext",
+    "Ceiling",
+    "ClosedError",
+    "CoatcheckError",
+    "ConfigurationError",
+    "CoverageDeclared",
+    "Decision",
+    "DecisionMade",
+    "DeclarationError",
+    "Declared",
+    "Denied",
+    "Deny",
+    "DirectoryStore",
+    "EffectJudged",
+    "Encoded",
+    "Envelope",
+    "Event",
+    "Failed",
+    "Fingerprint",
+    "ForeignEnvelope",
+    "Inline",
+    "IntegrityError",
+    "InvalidArtifact",
+    "Marker",
+    "MemoryApprovals",
+    "MemoryStore",
+    "Middleware",
+    "NOTES",
+    "NearMiss",
+    "Outcome",
+    "Page",
+    "Pending",
+    "PendingCall",
+    "Placed",
+    "Placement",
+    "ProposeTransition",
+    "PutResult",
+    "Reading",
+    "Rendered",
+    "RenderingError",
+    "RequireInstruction",
+    "Result",
+    "ResultRefused",
+    "Rule",
+    "STATUSES",
+    "Scope",
+    "Session",
+    "Status",
+    "StoreError",
+    "StoreUnavailable",
+    "Swept",
+    "Ticket",
+    "TooLarge",
+    "Tool",
+    "ToolCall",
+    "ToolEnded",
+    "ToolStarted",
+    "Truncated",
+    "Truncation",
+    "UnknownParent",
+    "absent",
+    "after_tool",
+    "allow",
+    "ask",
+    "before_tool",
+    "coverage",
+    "decode_envelope",
+    "deny",
+    "explain_near_miss",
+    "inside",
+    "is_ticket",
+    "open_store",
+    "read_absence",
+    "read_coverage",
+    "read_envelope",
+    "read_result",
+    "render",
+    "tool",
+]

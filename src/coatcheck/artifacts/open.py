@@ -1,0 +1,112 @@
+"""A store from a URL, for settings files, environment variables and command lines.
+
+    memory:                        in this process; ttl, max_bytes, max_count
+    file:///var/lib/coatcheck      a directory; the same, and fsync
+
+Settings stand in the query: ``file:///var/lib/coatcheck?ttl=7d&max_bytes=1000000000&fsync=true``. Durations are
+``90`` (seconds), ``15m``, ``12h``, ``7d``; sizes are bytes. What is unknown, twice there or malformed is refused
+by name: a setting that has no effect is worse than none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
+
+from coatcheck.artifacts.directory import DirectoryStore
+from coatcheck.artifacts.memory import MemoryStore
+from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.artifacts.retention import parse_duration
+from coatcheck.errors import ConfigurationError
+
+__all__ = ["open_store"]
+
+_LOCAL = ("", "localhost")
+
+
+def open_store(url: str) -> ArtifactStore:
+    """The store that ``url`` describes. Nothing is opened or made yet: ``async with`` the store does that.
+
+    Raises:
+        ConfigurationError: naming the scheme or the setting that cannot be honoured, never the whole URL,
+            which may hold a password.
+    """
+    if not isinstance(url, str):
+        raise ConfigurationError(f"store must be a URL, not {type(url).__name__}")
+    if re.search(r"[\x00-\x20\x7f]", url) is not None:
+        raise ConfigurationError("store URL holds a space or a control character: write it as %20 and the like")
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigurationError(f"store is no URL: {error}") from None
+    build = _SCHEMES.get(parts.scheme)
+    if build is None:
+        raise ConfigurationError(_unknown(parts.scheme))
+    if parts.fragment:
+        raise ConfigurationError("store URL has a fragment (#...), which means nothing here: write # as %23")
+    return build(parts)
+
+
+def _memory(parts: SplitResult) -> MemoryStore:
+    if parts.netloc or parts.path:
+        raise ConfigurationError("memory: takes no path, because nothing of it is kept: write memory: alone")
+    return MemoryStore(**_settings("memory", parts.query, _RETENTION))
+
+
+def _file(parts: SplitResult) -> DirectoryStore:
+    if parts.netloc not in _LOCAL or not parts.path.startswith("/"):
+        raise ConfigurationError("file: needs an absolute path on this machine, as in file:///var/lib/coatcheck")
+    return DirectoryStore(_text("the path of file:", parts.path), **_settings("file", parts.query, _DIRECTORY))
+
+
+def _settings(scheme: str, query: str, known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    settings: dict[str, Any] = {}
+    for pair in query.split("&") if query else []:
+        name, _, value = pair.partition("=")
+        if name not in known:
+            raise ConfigurationError(f"{scheme}: has no setting ?{name:.40}=; it has {', '.join(known)}")
+        if name in settings:
+            raise ConfigurationError(f"?{name}= is there twice: say it once")
+        try:
+            settings[name] = known[name](_text(f"?{name}=", value))
+        except ValueError as error:
+            raise ConfigurationError(f"?{name}={value:.40}: {error}") from None
+    return settings
+
+
+def _text(what: str, quoted: str) -> str:
+    """Percent-decoded text."""
+    try:
+        return unquote_to_bytes(quoted).decode()
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{what} is not UTF-8 once it is percent-decoded") from None
+
+
+def _whole(value: str) -> int:
+    if re.fullmatch("[0-9]{1,18}", value) is None:
+        raise ValueError("expected a whole number")
+    return int(value)
+
+
+def _switch(value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return value == "true"
+
+
+def _unknown(scheme: str) -> str:
+    if scheme == "s3":
+        return (
+            "s3: needs the extra that a later release brings; "
+            "this one keeps artifacts in memory: or in a directory, file:///..."
+        )
+    if not scheme:
+        return "store URL has no scheme: write memory: or file:///..."
+    return f"no store has the scheme {scheme:.40}: it may be memory: or file:///..."
+
+
+_RETENTION: Mapping[str, Callable[[str], Any]] = {"ttl": parse_duration, "max_bytes": _whole, "max_count": _whole}
+_DIRECTORY: Mapping[str, Callable[[str], Any]] = {**_RETENTION, "fsync": _switch}
+_SCHEMES: Mapping[str, Callable[[SplitResult], ArtifactStore]] = {"memory": _memory, "file": _file}

@@ -1,0 +1,120 @@
+"""The directory of the directory store: its layout, its format, its locks. Everything here blocks.
+
+    <root>/.coatcheck-1/<00..ff>                            marks a store and its format; holds the locks
+    <root>/<tenant>/<principal>/<conversation>/             one scope (coatcheck.scope says how fields are spelled)
+        <first two characters>/<ref>/data                   the payload, byte for byte
+        <first two characters>/<ref>/meta.json              what is known of it
+        .new-<random>                                       something that is being written
+        .old-<random>                                       something that is being removed
+
+Laws (issue 2 section 4, and issue 3 section 2 for what comes next):
+
+* One rename publishes payload and meta together, and one rename takes them away together. A kill at any moment
+  leaves what was there before or what is there after, and beside it at most ``.new-`` and ``.old-`` names.
+* Whoever changes a scope holds its lock, so a put and a sweep, in any processes, never see each other half done.
+  Readers take no lock. The system drops the locks of a process that dies.
+* The disk is the only index. Nothing is counted or remembered elsewhere, so a restart changes nothing.
+* No symbolic link is followed below the root. Directories have mode 0700, files 0600.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from coatcheck.artifacts.disk import directories_in, directory, ensure_directory, exists, named_directory, open_lock
+from coatcheck.artifacts.files import ScopeDirectory, Segments
+from coatcheck.errors import StoreUnavailable
+
+__all__ = ["Root"]
+
+_MARKER = ".coatcheck-"
+_CONTROL = _MARKER + "1"
+
+
+class Root:
+    """The store's directory. It is opened anew for every operation, so one that vanished is noticed.
+
+    Args:
+        path: absolute.
+        fsync: every change is flushed to the disk before it counts.
+    """
+
+    def __init__(self, path: Path, *, fsync: bool) -> None:
+        self.path = path
+        self.fsync = fsync
+
+    def create(self) -> None:
+        """Make of the path what a store needs, as far as it is not there.
+
+        Raises:
+            StoreUnavailable: a store of another format is there.
+        """
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        with named_directory(self.path) as root:
+            if not exists(_CONTROL, root):
+                with os.scandir(root) as found:
+                    others = [entry.name for entry in found if entry.name.startswith(_MARKER)]
+                if others and _CONTROL not in others:
+                    raise StoreUnavailable(f"{self.path} is a store of a format that this version does not know")
+                ensure_directory(_CONTROL, root, fsync=self.fsync)
+        if self.fsync:
+            with named_directory(self.path.parent) as parent:
+                os.fsync(parent)
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """The root's descriptor.
+
+        Raises:
+            StoreUnavailable: another directory is in its place.
+        """
+        with named_directory(self.path) as root:
+            if not exists(_CONTROL, root):
+                raise StoreUnavailable(f"{self.path} is not a store any more: was it emptied, or is it not mounted?")
+            yield root
+
+    @contextmanager
+    def scope(self, segments: Segments) -> Iterator[ScopeDirectory]:
+        """One scope, for reading."""
+        with self.opened() as root, ScopeDirectory(root, segments, fsync=self.fsync) as scope:
+            yield scope
+
+    @contextmanager
+    def locked(self, segments: Segments) -> Iterator[ScopeDirectory]:
+        """One scope, for changing. Waits until no other thread and no other process holds its lock."""
+        # A fixed number of files, each the lock of all scopes with its hash: no lock ever has to be removed.
+        name = hashlib.sha256("/".join(segments).encode()).hexdigest()[:2]
+        with self.opened() as root, directory(_CONTROL, root) as control:
+            lock = open_lock(name, control)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                with ScopeDirectory(root, segments, fsync=self.fsync) as scope:
+                    yield scope
+            finally:
+                os.close(lock)
+
+    def scopes(self) -> list[Segments]:
+        """Every scope that has a directory."""
+        scopes: list[Segments] = []
+        with self.opened() as root:
+            for tenant in directories_in(root):
+                with suppress(FileNotFoundError), directory(tenant, root) as principals:
+                    for principal in directories_in(principals):
+                        with suppress(FileNotFoundError), directory(principal, principals) as conversations:
+                            scopes += [(tenant, principal, each) for each in directories_in(conversations)]
+        return scopes
+
+    def prune(self, segments: Segments) -> None:
+        """Remove the directories of a scope that are empty. The caller holds its lock."""
+        tenant, principal, conversation = segments
+        with self.opened() as root, suppress(OSError):
+            with directory(tenant, root) as principals:
+                with directory(principal, principals) as conversations:
+                    os.rmdir(conversation, dir_fd=conversations)
+                os.rmdir(principal, dir_fd=principals)
+            os.rmdir(tenant, dir_fd=root)

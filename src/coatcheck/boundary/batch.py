@@ -1,0 +1,103 @@
+"""The calls of one turn, where they have to wait for each other.
+
+Two things are decided across a batch: the before-walks take their turns in call order, and a batch budget
+is planned when the size of every result is known. Nothing is held while a call waits here: its tool has
+returned its slot, so no batch can block itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from coatcheck.events import BatchBudgetUnmet, Event
+from coatcheck.steps.placement import plan_batch
+
+__all__ = ["MAX_RUNNING", "Batch"]
+
+MAX_RUNNING = 32
+"""How many tools of one turn run at once, whatever the boundary's own limit."""
+
+
+class Batch:
+    """One turn of ``count`` calls.
+
+    Args:
+        count: how many calls.
+        budget: what their results may take together, in characters; ``None`` for no limit.
+        turn: of the session. emit: where events go.
+    """
+
+    def __init__(self, count: int, budget: int | None, turn: int, emit: Callable[[Event], None] | None) -> None:
+        self.slots = anyio.Semaphore(MAX_RUNNING, fast_acquire=True)
+        self._walked = [anyio.Event() for _ in range(count)]
+        self._sizes: list[tuple[int, int | None] | None] = [None] * count
+        self._unknown = count
+        self._planned = anyio.Event()
+        self._placed: frozenset[int] = frozenset()
+        self._budget = budget
+        self._turn = turn
+        self._emit = emit
+
+    def place(self, index: int) -> Place:
+        """The place of the call at ``index``."""
+        return Place(self, index)
+
+    async def wait_for_turn(self, index: int) -> None:
+        """Wait until every earlier call has been walked."""
+        if index:
+            await self._walked[index - 1].wait()
+
+    def walked(self, index: int) -> None:
+        """The before-walk at ``index`` is over. Turns end in order, because each begins when the one before ended."""
+        self._walked[index].set()
+
+    def report(self, index: int, chars: int, ticket_chars: int | None) -> None:
+        """Note the size of one call's result; the last one to report makes the plan."""
+        if self._sizes[index] is not None:
+            return
+        self._sizes[index] = (chars, ticket_chars)
+        self._unknown -= 1
+        if self._unknown or self._budget is None:
+            return
+        plan = plan_batch([size for size in self._sizes if size is not None], self._budget)
+        self._placed = plan.placed
+        if not plan.met and self._emit is not None:
+            self._emit(
+                BatchBudgetUnmet(tool=None, call_id=None, turn=self._turn, budget=self._budget, chars=plan.chars)
+            )
+        self._planned.set()
+
+    async def is_placed(self, index: int) -> bool:
+        """Wait for the plan, and tell what it says of the call at ``index``."""
+        await self._planned.wait()
+        return index in self._placed
+
+
+class Place:
+    """One call's place in its batch: what the steps see of it (`coatcheck.dispatch.BatchPlace`)."""
+
+    __slots__ = ("_batch", "_index", "slots")
+
+    def __init__(self, batch: Batch, index: int) -> None:
+        self._batch = batch
+        self.slots = batch.slots
+        self._index = index
+
+    async def my_turn(self) -> None:
+        """Wait until the before-walk of every earlier call is over."""
+        await self._batch.wait_for_turn(self._index)
+
+    def walked(self) -> None:
+        """This call's before-walk is over."""
+        self._batch.walked(self._index)
+
+    def ended(self, chars: int) -> None:
+        """This call takes ``chars`` characters and cannot be placed any more."""
+        self._batch.report(self._index, chars, None)
+
+    async def must_place(self, chars: int, ticket_chars: int) -> bool:
+        """Report, wait for all others, and be told whether the budget wants this result placed."""
+        self._batch.report(self._index, chars, ticket_chars)
+        return await self._batch.is_placed(self._index)

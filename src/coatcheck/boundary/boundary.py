@@ -1,0 +1,291 @@
+"""The boundary: what an operator builds once, and a server opens for its lifetime."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import datetime, timedelta, timezone
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+import anyio
+import msgspec
+
+from coatcheck.artifacts.open import open_store
+from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.artifacts.ticket import MAX_TICKET_CHARS, PREVIEW_FENCE_CHARS
+from coatcheck.boundary.approval import Approvals, MemoryApprovals, Sealer
+from coatcheck.boundary.chain import Entrance, Inside, Middleware, Step, compose, place
+from coatcheck.boundary.execution import Execution, RunningThreads
+from coatcheck.boundary.session import Session
+from coatcheck.boundary.tool import Tool, as_tool
+from coatcheck.decision import Decision, Fingerprint
+from coatcheck.dispatch import Dispatch
+from coatcheck.errors import ConfigurationError
+from coatcheck.events import Event
+from coatcheck.outcome import Pending
+from coatcheck.results.conversion import canonical
+from coatcheck.results.reading import Declared
+from coatcheck.scope import Scope
+from coatcheck.settings import check_duration, check_whole
+from coatcheck.steps.ceiling import CeilingStep
+from coatcheck.steps.governance import GovernanceStep
+from coatcheck.steps.placement import Placement, PlacementStep
+from coatcheck.steps.rule import bind_rules
+from coatcheck.steps.truncation import Truncation, TruncationStep
+
+__all__ = ["Boundary"]
+
+_log = logging.getLogger("coatcheck")
+_SESSION = b"coatcheck session 1"
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
+
+
+class Boundary:
+    """Owns the tools, the rules and the thresholds, and composes the chain. Nothing is on until it is asked for.
+
+    Use it as a server's lifespan: ``async with boundary:`` opens the store once, and closing reports what
+    still runs. Without a store that must be opened it works without, too.
+
+    Args:
+        tools: functions, or ``@tool``s.
+        rules: governance, in declared order; see `Rule`.
+        middleware: the host's own, outermost first; ``inside("placement", m)`` stands just inside a step.
+        store: an `ArtifactStore`, or a URL for `open_store`; needed by ``placement``.
+        placement: what is too large to read, and is stored. truncation: the last limit.
+        rule_timeout: how long the async rules of one walk may take together, in seconds or as a `timedelta`.
+        secret: what pending calls and sessions are sealed with when they leave the process; the same on
+            every replica, at least 16 bytes.
+        approvals: where uses of approvals are claimed; this process's memory by default.
+        approval_ttl: how long a question waits for its answer.
+        concurrency: how many tools run at once in all sessions together; ``None`` for no limit.
+        on_event: called with every event, synchronously; what it raises is logged, never felt.
+        ledger_values: keep the values that rules changed on the ledger, not only their fingerprints.
+        clock: aware UTC now; tests inject their own.
+
+    Attributes:
+        tools: by name. store: as opened from its URL. chain: the names of all that stands around a tool,
+            outermost first.
+
+    Raises:
+        ConfigurationError: naming the setting that cannot be honoured.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[Callable[..., Any]] = (),
+        *,
+        rules: Sequence[object] = (),
+        middleware: Sequence[Middleware | Inside] = (),
+        store: ArtifactStore | str | None = None,
+        placement: Placement | None = None,
+        truncation: Truncation | None = None,
+        rule_timeout: float | timedelta = 10.0,
+        secret: str | bytes | None = None,
+        approvals: Approvals | None = None,
+        approval_ttl: float | timedelta = timedelta(hours=24),
+        concurrency: int | None = None,
+        on_event: Callable[[Event], object] | None = None,
+        ledger_values: bool = False,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self.tools: Mapping[str, Tool[..., Any]] = _by_name(tools)
+        self.rules = bind_rules(rules)
+        self.store: ArtifactStore | None = open_store(store) if isinstance(store, str) else store
+        self.placement = placement
+        self.truncation = truncation
+        self.approvals: Approvals = MemoryApprovals() if approvals is None else approvals
+        self.sealer = Sealer(secret)
+        self.clock = clock
+        self.batch_budget = None if placement is None else placement.max_batch_chars
+        self.emit = None if on_event is None else _guarded(on_event)
+        self._middleware = tuple(middleware)
+        self._rule_timeout = check_duration("Boundary(rule_timeout=...)", rule_timeout)
+        self._approval_ttl = timedelta(seconds=check_duration("Boundary(approval_ttl=...)", approval_ttl))
+        self._ledger_values = ledger_values
+        self._threads = RunningThreads()
+        self._shared = None
+        if concurrency is not None:
+            limit = check_whole("Boundary(concurrency=...)", concurrency)
+            self._shared = anyio.Semaphore(limit, fast_acquire=True)
+        self._check_together(on_event)
+        self._lifespan: AsyncExitStack | None = None
+        self.chain, self.entrance = self._composed(self.tools)
+
+    def _check_together(self, on_event: object) -> None:
+        """Settings that are right alone and wrong together."""
+        placement, truncation = self.placement, self.truncation
+        if placement is not None and not isinstance(placement, Placement):
+            raise ConfigurationError(f"Boundary(placement=...) must be a Placement, not {placement!r:.80}")
+        if truncation is not None and not isinstance(truncation, Truncation):
+            raise ConfigurationError(f"Boundary(truncation=...) must be a Truncation, not {truncation!r:.80}")
+        if placement is not None and self.store is None:
+            raise ConfigurationError("Boundary(placement=...) needs a store to place into: Boundary(store=...)")
+        if on_event is not None and not callable(on_event):
+            raise ConfigurationError(f"Boundary(on_event=...) must be a callable, not {on_event!r:.80}")
+        if not isinstance(self._ledger_values, bool):
+            raise ConfigurationError(f"Boundary(ledger_values=...) must be True or False, not {self._ledger_values!r:.80}")
+        if placement is not None and truncation is not None:
+            largest = MAX_TICKET_CHARS
+            if placement.preview_chars:
+                largest += PREVIEW_FENCE_CHARS + 6 * placement.preview_chars  # a control character takes six
+            if truncation.max_chars < largest:
+                raise ConfigurationError(
+                    f"Truncation.max_chars is {truncation.max_chars}, but a ticket may take {largest} characters "
+                    "and is never cut; raise it, or lower Placement.preview_chars"
+                )
+
+    def _composed(self, tools: Mapping[str, Tool[..., Any]]) -> tuple[tuple[str, ...], Entrance]:
+        """The chain around ``tools``: its names, and its entrance."""
+        steps: dict[Step, Middleware] = {}
+        if self.truncation is not None:
+            steps["truncation"] = TruncationStep(self.truncation)
+        if self.placement is not None and self.store is not None:
+            kinds = {tool.name: tool.kind for tool in tools.values()}
+            steps["placement"] = PlacementStep(self.placement, self.store, kinds)
+        if self.rules.names:
+            steps["governance"] = GovernanceStep(
+                self.rules,
+                timeout=self._rule_timeout,
+                ledger_values=self._ledger_values,
+                make_pending=self._make_pending,
+            )
+        ceilings = {tool.name: tool.ceiling for tool in tools.values() if tool.ceiling is not None}
+        if ceilings:
+            steps["ceiling"] = CeilingStep(ceilings)
+        placed = place(steps, self._middleware)
+        execution = Execution(tools, self._shared, self._threads, places=self.placement is not None)
+        return tuple(name for name, _ in placed), compose(placed, execution)
+
+    def _make_pending(self, call: Dispatch, rule: str, index: int, question: str, detail: Any) -> Pending:
+        return self.sealer.make_pending(
+            call,
+            scope=call.scope,
+            turn=call.turn,
+            rule=rule,
+            index=index,
+            rules=self.rules.names,
+            question=question,
+            detail=detail,
+            now=self.clock(),
+            ttl=self._approval_ttl,
+        )
+
+    @classmethod
+    def from_toml(cls, path: str | PathLike[str]) -> Boundary:
+        """Build a boundary from a TOML file whose keys are this class's arguments.
+
+        Tools, rules, middleware, approvals and on_event are named as ``module:attribute``; durations may be
+        written ``90``, ``"15m"``, ``"12h"``, ``"7d"``.
+
+        Raises:
+            ConfigurationError: with the path of what is wrong (``$.placement.max_inline_chars``).
+        """
+        from coatcheck.boundary.config import read_toml
+
+        return cls(**read_toml(path))
+
+    # --- sessions ---
+
+    def session(self, scope: Scope) -> Session:
+        """A new session for one conversation."""
+        if not isinstance(scope, Scope):
+            raise ConfigurationError(f"boundary.session(scope) takes a Scope, not {scope!r:.80}")
+        return Session(self, scope)
+
+    def session_from_bytes(self, data: bytes) -> Session:
+        """The session that `Session.to_bytes` wrote, on any replica.
+
+        Raises:
+            ConfigurationError: for bytes that are no session, or were not sealed with this boundary's secret.
+        """
+        try:
+            sealed = msgspec.json.decode(data, type=_SealedSession)
+            state = msgspec.json.decode(sealed.state, type=_SessionState)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise ConfigurationError(f"session_from_bytes: these bytes are no session ({error})") from None
+        if self.sealer.portable and not self.sealer.is_seal(_SESSION, sealed.state, sealed.seal):
+            raise ConfigurationError("session_from_bytes: these bytes were not sealed with this boundary's secret")
+        session = Session(self, state.scope, turn=state.turn)
+        session.restore([_reread(row) for row in state.decisions], state.declared)
+        return session
+
+    def seal_session(
+        self, scope: Scope, turn: int, decisions: tuple[Decision, ...], declared: tuple[Declared, ...]
+    ) -> bytes:
+        """What `Session.to_bytes` returns."""
+        state = msgspec.json.encode(canonical(_SessionState(scope, turn, decisions, declared)))
+        seal = self.sealer.seal(_SESSION, state) if self.sealer.portable else b""
+        return msgspec.json.encode(_SealedSession(msgspec.Raw(state), seal))
+
+    def chain_for(self, tools: Mapping[str, Tool[..., Any]]) -> Entrance:
+        """The entrance of this boundary's chain around other tools."""
+        return self._composed(tools)[1]
+
+    # --- lifespan ---
+
+    async def __aenter__(self) -> Boundary:
+        if self._lifespan is not None:
+            raise ConfigurationError("this boundary is open already; open it once, for the lifetime of the server")
+        async with AsyncExitStack() as stack:
+            if self.store is not None:
+                await stack.enter_async_context(self.store)
+            self._lifespan = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        lifespan, self._lifespan = self._lifespan, None
+        for name in self._threads.abandoned:
+            _log.warning("the boundary closes while a thread of the tool %s still runs; it cannot be stopped", name)
+        if lifespan is not None:
+            await lifespan.__aexit__(kind, error, traceback)
+
+
+class _SessionState(msgspec.Struct, frozen=True):
+    scope: Scope
+    turn: int
+    decisions: tuple[Decision, ...]
+    declared: tuple[Declared, ...]
+
+
+class _SealedSession(msgspec.Struct, frozen=True):
+    state: msgspec.Raw
+    seal: bytes = b""
+
+
+def _reread(row: Decision) -> Decision:
+    """Fingerprints come back from JSON as mappings."""
+    return msgspec.structs.replace(row, before=_fingerprint(row.before), after=_fingerprint(row.after))
+
+
+def _fingerprint(value: Any) -> Any:
+    if isinstance(value, dict) and value.keys() == {"size", "digest"}:
+        return msgspec.convert(value, Fingerprint)
+    return value
+
+
+def _by_name(tools: Sequence[Callable[..., Any]]) -> dict[str, Tool[..., Any]]:
+    by_name: dict[str, Tool[..., Any]] = {}
+    for index, candidate in enumerate(tools):
+        made = as_tool(candidate, f"tools[{index}]")
+        if made.name in by_name:
+            raise ConfigurationError(f"tools[{index}]: there is a tool named {made.name!r} already; give one of them @tool(name=...)")
+        by_name[made.name] = made
+    return by_name
+
+
+def _guarded(on_event: Callable[[Event], object]) -> Callable[[Event], None]:
+    def emit(event: Event) -> None:
+        try:
+            on_event(event)
+        except Exception:
+            _log.exception("on_event raised on %s", type(event).__name__)
+
+    return emit

@@ -1,0 +1,119 @@
+"""A boundary from a TOML file. The keys are the arguments of `Boundary`; an unknown one is refused with its path."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from datetime import timedelta
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from coatcheck.artifacts.retention import parse_duration
+from coatcheck.errors import ConfigurationError
+from coatcheck.steps.placement import Placement
+from coatcheck.steps.truncation import Truncation
+
+__all__ = ["read_toml"]
+
+_Object = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:[\w.]+$")]
+_Duration = int | float | str
+
+
+class _PlacementTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    max_inline_chars: int
+    per_tool: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    max_batch_chars: int | msgspec.UnsetType = msgspec.UNSET
+    preview_chars: int | msgspec.UnsetType = msgspec.UNSET
+    timeout: _Duration | msgspec.UnsetType = msgspec.UNSET
+
+
+class _TruncationTable(msgspec.Struct, forbid_unknown_fields=True):
+    max_chars: int
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """What the file may say. A key that is left out leaves `Boundary`'s own default."""
+
+    tools: list[_Object] | msgspec.UnsetType = msgspec.UNSET
+    rules: list[_Object] | msgspec.UnsetType = msgspec.UNSET
+    middleware: list[_Object] | msgspec.UnsetType = msgspec.UNSET
+    store: str | msgspec.UnsetType = msgspec.UNSET
+    placement: _PlacementTable | msgspec.UnsetType = msgspec.UNSET
+    truncation: _TruncationTable | msgspec.UnsetType = msgspec.UNSET
+    rule_timeout: _Duration | msgspec.UnsetType = msgspec.UNSET
+    secret: str | msgspec.UnsetType = msgspec.UNSET
+    approvals: _Object | msgspec.UnsetType = msgspec.UNSET
+    approval_ttl: _Duration | msgspec.UnsetType = msgspec.UNSET
+    concurrency: int | msgspec.UnsetType = msgspec.UNSET
+    on_event: _Object | msgspec.UnsetType = msgspec.UNSET
+    ledger_values: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
+    """Read a file into the arguments of `Boundary`.
+
+    Raises:
+        ConfigurationError: with the path of what is wrong (``$.placement.max_inline_chars``), never with a value
+            of ``$.secret``.
+        OSError: where the file cannot be read.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        file = msgspec.convert(tomllib.loads(text), _File)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"{path} is not UTF-8 at byte {error.start}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+    settings = {name: value for name, value in msgspec.structs.asdict(file).items() if value is not msgspec.UNSET}
+    for name in ("tools", "rules", "middleware"):
+        if name in settings:
+            settings[name] = [_load(spec, f"$.{name}[{index}]") for index, spec in enumerate(settings[name])]
+    for name in ("approvals", "on_event"):
+        if name in settings:
+            settings[name] = _load(settings[name], f"$.{name}")
+    for name in ("rule_timeout", "approval_ttl"):
+        if name in settings:
+            settings[name] = _duration(f"$.{name}", settings[name])
+    if "placement" in settings:
+        settings["placement"] = _placement(settings["placement"])
+    if "truncation" in settings:
+        settings["truncation"] = _at("$.truncation", Truncation, max_chars=settings["truncation"].max_chars)
+    return settings
+
+
+def _placement(table: _PlacementTable) -> Placement:
+    settings = {name: value for name, value in msgspec.structs.asdict(table).items() if value is not msgspec.UNSET}
+    if "timeout" in settings:
+        settings["timeout"] = _duration("$.placement.timeout", settings["timeout"])
+    return _at("$.placement", Placement, **settings)
+
+
+def _duration(path: str, value: _Duration) -> float | timedelta:
+    return _at(path, parse_duration, text=value) if isinstance(value, str) else value
+
+
+def _at(path: str, make: Any, **settings: Any) -> Any:
+    try:
+        return make(**settings)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
+
+
+def _load(spec: str, path: str) -> Any:
+    """The object that ``module:attribute`` names."""
+    module_name, _, attribute = spec.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigurationError(f"{path}: the module of {spec!r} cannot be imported ({error})") from error
+    for name in attribute.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ConfigurationError(f"{path}: {module_name} has no {attribute!r}") from None
+    return found

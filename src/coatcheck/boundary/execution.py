@@ -1,0 +1,358 @@
+"""The innermost end of the chain: a tool runs, and what it returned becomes an outcome.
+
+Here the arguments are checked, the tool runs under its timeout and its concurrency limit, and its return is
+read once: an envelope is unwrapped, an absence or a ledger is declared, the value is rendered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import logging
+import math
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.lowlevel
+import anyio.to_thread
+import msgspec
+
+from coatcheck.boundary.tool import Tool
+from coatcheck.dispatch import Dispatch
+from coatcheck.errors import RenderingError
+from coatcheck.events import AbsenceDeclared, CoverageDeclared, ForeignEnvelope, NearMiss
+from coatcheck.outcome import Inline, Outcome, failed
+from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
+from coatcheck.results.envelope import (
+    Effect,
+    Encoded,
+    Envelope,
+    Malformed,
+    decode_envelope,
+    explain_near_miss,
+    read_envelope,
+)
+from coatcheck.results.reading import Declared, Reading, read_result, read_result_encoded
+from coatcheck.results.rendering import JSON, Rendered, render
+from coatcheck.results.status import Status
+
+__all__ = ["Execution", "RunningThreads"]
+
+_log = logging.getLogger("coatcheck")
+_MAX_THREADS = 40
+
+
+class RunningThreads:
+    """The worker threads of sync tools: how many may run, and which outlived their call.
+
+    Python cannot stop a thread. One whose call was given up still runs, and holds its slots until it returns.
+    """
+
+    def __init__(self) -> None:
+        self._free = anyio.Semaphore(_MAX_THREADS, fast_acquire=True)
+        self._unlimited = anyio.CapacityLimiter(math.inf)
+        self._abandoned: dict[_Thread, str] = {}
+
+    @property
+    def abandoned(self) -> tuple[str, ...]:
+        """The tools whose threads still run although their call was given up."""
+        return tuple(self._abandoned.values())
+
+    async def run(self, name: str, function: Callable[..., Any], arguments: dict[str, Any], slots: Slots) -> Any:
+        """Run ``function`` in a worker thread, and keep ``slots`` until that thread has ended."""
+        await self._free.acquire()
+
+        def give_back() -> None:
+            self._abandoned.pop(thread, None)
+            self._free.release()
+            slots.release()
+
+        thread = _Thread(functools.partial(function, **arguments), give_back)
+        slots.hand_over()
+        try:
+            return await anyio.to_thread.run_sync(thread.run, abandon_on_cancel=True, limiter=self._unlimited)
+        finally:
+            if thread.leave():
+                give_back()
+            else:
+                self._abandoned[thread] = name
+
+
+class _Thread:
+    """One run of a sync tool. Whoever is last, the waiting call or the thread, gives the slots back."""
+
+    def __init__(self, function: Callable[[], Any], give_back: Callable[[], None]) -> None:
+        self._function = function
+        self._give_back = give_back
+        self._token = anyio.lowlevel.current_token()
+        self._lock = threading.Lock()
+        self._running = False
+        self._left = False
+
+    def run(self) -> Any:
+        """In the worker thread."""
+        with self._lock:
+            if self._left:  # given up before it began
+                return None
+            self._running = True
+        try:
+            return self._function()
+        finally:
+            with self._lock:
+                self._running = False
+                last = self._left
+            if last:
+                with contextlib.suppress(RuntimeError):  # the event loop is gone, and the slots with it
+                    anyio.from_thread.run_sync(self._give_back, token=self._token)
+
+    def leave(self) -> bool:
+        """On the event loop: nobody waits any more. True where the thread is not running, so that it is over."""
+        with self._lock:
+            self._left = True
+            return not self._running
+
+
+class Slots:
+    """The slots that one execution holds; released once, here or by the thread that outlives it."""
+
+    __slots__ = ("_handed_over", "_held", "_wanted")
+
+    def __init__(self, wanted: tuple[anyio.Semaphore, ...]) -> None:
+        self._wanted = wanted
+        self._held: list[anyio.Semaphore] = []
+        self._handed_over = False
+
+    async def __aenter__(self) -> Slots:
+        try:
+            for semaphore in self._wanted:
+                await semaphore.acquire()
+                self._held.append(semaphore)
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        if not self._handed_over:
+            self.release()
+
+    def hand_over(self) -> None:
+        """From now on the thread gives the slots back."""
+        self._handed_over = True
+
+    def release(self) -> None:
+        """Give back what is held."""
+        while self._held:
+            self._held.pop().release()
+
+
+class _Runner:
+    """One tool of one boundary, with everything about it looked at once."""
+
+    def __init__(
+        self, tool: Tool[..., Any], shared: anyio.Semaphore | None, threads: RunningThreads, *, places: bool
+    ) -> None:
+        self._tool = tool
+        self._name = tool.name
+        self._function = tool.function
+        self._foreign = tool.foreign
+        own = () if tool.concurrency is None else (anyio.Semaphore(tool.concurrency, fast_acquire=True),)
+        self._wanted = own + (() if shared is None else (shared,))
+        self._threads = threads
+        self._places = places
+        self._direct = tool.is_async and not self._wanted and tool.timeout is None
+
+    async def run(self, call: Dispatch) -> Outcome:
+        try:
+            arguments = self._tool.convert(call.arguments)
+        except msgspec.ValidationError as error:
+            return failed(call, self._teach_arguments(error))
+        try:
+            if self._direct and call.batch is None:
+                value = await self._function(**arguments)
+            else:
+                value = await self._bounded(arguments, call)
+        except _TimedOut as error:
+            return failed(call, str(error), executed=True)
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer
+            _log.debug("tool %s raised", self._name, exc_info=True)
+            return failed(call, _message(error), executed=True)
+        try:
+            return self._read(call, value)
+        except RenderingError as error:
+            return failed(
+                call,
+                f"{self._name} returned a value that cannot be delivered: {error}. Nothing of it was returned or stored.",
+                executed=True,
+            )
+
+    async def _bounded(self, arguments: dict[str, Any], call: Dispatch) -> Any:
+        tool = self._tool
+        wanted = self._wanted if call.batch is None else (*self._wanted, call.batch.slots)
+        async with Slots(wanted) as slots:
+            if tool.timeout is None:
+                return await self._execute(arguments, slots)
+            with anyio.move_on_after(tool.timeout):
+                return await self._execute(arguments, slots)
+            lingers = "" if tool.is_async else " Its thread is still running and cannot be stopped."
+            raise _TimedOut(f"{tool.name} did not finish within {tool.timeout:g} seconds and was given up.{lingers}")
+
+    async def _execute(self, arguments: dict[str, Any], slots: Slots) -> Any:
+        if self._tool.is_async:
+            return await self._function(**arguments)
+        return await self._threads.run(self._name, self._function, arguments, slots)
+
+    def _teach_arguments(self, error: msgspec.ValidationError) -> str:
+        names = ", ".join(self._tool.parameters.get("properties", {})) or "none"
+        return f"The arguments of {self._name} are wrong: {error}. It takes: {names}. Nothing was run; call it again, corrected."
+
+    def _read(self, call: Dispatch, value: Any) -> Outcome:
+        """What the tool returned, as an outcome: envelope, then coverage, then rendering."""
+        if isinstance(value, Encoded):
+            json = value.media_type == JSON
+            envelope = decode_envelope(value.raw) if json else None
+            reading = read_result_encoded(value.raw) if json and envelope is None else None
+        else:
+            envelope = read_envelope(value)
+            reading = read_result(value) if envelope is None else None
+        if envelope is None and reading is None:
+            if call.emit is not None and (hint := explain_near_miss(value)) is not None:
+                call.emit(NearMiss(tool=call.name, call_id=call.call_id, turn=call.turn, hint=hint))
+            return Inline(tool=call.name, call_id=call.call_id, executed=True, value=value, **self._rendered(value))
+        if self._foreign:
+            return self._read_foreign(call, value, envelope, reading)
+        effects: tuple[Effect, ...] = ()
+        malformed: tuple[Malformed, ...] = ()
+        status: Status | None = None
+        if envelope is not None:
+            effects, malformed, status = envelope.effects, envelope.malformed, envelope.status
+            value = envelope.content
+            if isinstance(value, msgspec.Raw):
+                value = Encoded(bytes(value))
+                reading = read_result_encoded(value.raw)
+            else:
+                reading = read_result(value)
+        declared = _declared(call, reading)
+        if reading is not None and status is None:
+            status = reading.status
+        return Inline(
+            tool=call.name,
+            call_id=call.call_id,
+            status=status,
+            executed=True,
+            effects=effects,
+            malformed=malformed,
+            declared=declared,
+            value=value,
+            **self._rendered(value),
+        )
+
+    def _read_foreign(
+        self, call: Dispatch, value: Any, envelope: Envelope | None, reading: Reading | None
+    ) -> Outcome:
+        """Data that is merely relayed has no authority: it sets no status and asks for no effects."""
+        form = "envelope" if reading is None else reading.declared[0].kind
+        if call.emit is not None:
+            call.emit(ForeignEnvelope(tool=call.name, call_id=call.call_id, turn=call.turn, form=form))
+        if reading is None and envelope is not None and not isinstance(value, Encoded):
+            reading = read_result(envelope.content)
+        return Inline(
+            tool=call.name,
+            call_id=call.call_id,
+            executed=True,
+            declared=_declared(call, reading),
+            value=value,
+            **self._rendered(value),
+        )
+
+    def _rendered(self, value: Any) -> dict[str, Any]:
+        """The fields of an outcome that the rendering decides. The slot of ``text`` holds the rendering: see outcome.py."""
+        rendered = render(value)
+        if rendered.size > MAX_ATTACHED_BYTES and not self._places:
+            _refuse_large_binary(value, rendered)
+        return {"text": rendered, "content": rendered.blobs}
+
+
+class Execution:
+    """Looks the tool up and runs it; an unknown one is an error that names the nearest.
+
+    Args:
+        tools: by name.
+        shared: the boundary's own concurrency limit, or ``None``.
+        threads: where sync tools run.
+        places: whether a placement stands outside, which binary too large to attach is left to.
+    """
+
+    def __init__(
+        self,
+        tools: Mapping[str, Tool[..., Any]],
+        shared: anyio.Semaphore | None,
+        threads: RunningThreads,
+        *,
+        places: bool,
+    ) -> None:
+        self._runners = {name: _Runner(tool, shared, threads, places=places) for name, tool in tools.items()}
+
+    def __call__(self, call: Dispatch) -> Awaitable[Outcome]:
+        runner = self._runners.get(call.name)
+        if runner is None:
+            return _unknown(call, self._runners)
+        return runner.run(call)
+
+
+class _TimedOut(Exception):  # noqa: N818 - never leaves this module
+    pass
+
+
+async def _unknown(call: Dispatch, known: Iterable[str]) -> Outcome:
+    names = list(known)
+    nearest = difflib.get_close_matches(call.name[:200], names, n=3, cutoff=0.5) or sorted(names)[:5]
+    hint = f" Did you mean {' or '.join(nearest)}?" if nearest else " This host has no tools."
+    return failed(call, f"There is no tool named {call.name[:80]!r}.{hint}")
+
+
+def _message(error: Exception) -> str:
+    """What a tool's exception says; of a group, what its leaves say."""
+    if isinstance(error, ExceptionGroup):
+        return "; ".join(_message(leaf) for leaf in error.exceptions)
+    text = str(error).strip() or f"{type(error).__name__} without a message"
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _declared(call: Dispatch, reading: Reading | None) -> tuple[Declared, ...]:
+    """What a result declared about its ground, said to whoever listens."""
+    if reading is None:
+        return ()
+    if call.emit is not None:
+        for fact in reading.declared:
+            lists = {"checked": fact.checked, "not_checked": fact.not_checked, "cannot_cover": fact.cannot_cover}
+            about: dict[str, Any] = {"tool": call.name, "call_id": call.call_id, "turn": call.turn, **lists}
+            if fact.kind == "absence":
+                call.emit(AbsenceDeclared(**about, looked_for=fact.looked_for))
+            else:
+                call.emit(CoverageDeclared(**about))
+    return reading.declared
+
+
+def _refuse_large_binary(value: Any, rendered: Rendered) -> None:
+    """Without a placement, binary beyond what an outcome can carry has nowhere to go."""
+    found: list[Blob] = list(rendered.blobs)
+    if not found and isinstance(value, (dict, list, tuple)) and may_hold_binary(value, b""):
+
+        def collect(blob: Blob) -> bytes | str:
+            if isinstance(blob.original, bytes):
+                found.append(blob)
+            return blob.original
+
+        replace_blobs(value, collect)
+    if sum(len(blob.data) for blob in found) > MAX_ATTACHED_BYTES:
+        largest = max(found, key=lambda blob: len(blob.data))
+        raise RenderingError(
+            largest.path,
+            f"{len(largest.data)} bytes of binary; at most {MAX_ATTACHED_BYTES} travel beside a text, more needs a store "
+            "(Boundary(store=..., placement=...))",
+        )

@@ -1,0 +1,338 @@
+"""One conversation at the boundary: its scope, its turns, its ledger."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import anyio
+import msgspec
+
+from coatcheck.artifacts.meta import Artifact
+from coatcheck.boundary.approval import objection
+from coatcheck.boundary.batch import Batch, Place
+from coatcheck.boundary.chain import Entrance
+from coatcheck.boundary.tool import as_tool
+from coatcheck.call import ToolCall, read_arguments
+from coatcheck.decision import Decision
+from coatcheck.dispatch import Approval, Dispatch
+from coatcheck.effects.judgement import judge, note_for
+from coatcheck.errors import ConfigurationError, IntegrityError
+from coatcheck.events import ArtifactRefused, ArtifactResolved, EffectJudged, ToolEnded, ToolStarted
+from coatcheck.outcome import Denied, Outcome, PendingCall, Placed, Truncated, failed, settle, size_of
+from coatcheck.results.reading import Declared
+from coatcheck.scope import Scope
+from coatcheck.steps.governance import file_row
+
+if TYPE_CHECKING:
+    from coatcheck.boundary.boundary import Boundary
+
+__all__ = ["MAX_LEDGER_ROWS", "Session"]
+
+_P = ParamSpec("_P")
+_log = logging.getLogger("coatcheck")
+
+MAX_LEDGER_ROWS = 10_000
+"""How many rows a session keeps for a host that does not drain them; the oldest leave first."""
+
+_MAX_DECLARED = 10_000
+_AGAIN = "Nothing was run; call it again, corrected."
+_INCOMPLETE = "The call did not complete; it may have run."
+
+
+class Session:
+    """One conversation's state at a boundary. Made by `Boundary.session`; cheap, and not shared between conversations.
+
+    Attributes:
+        scope: whose artifacts its calls store.
+        turn: the number of turns so far. A `call` is a turn of one; a `call_batch` is one turn.
+    """
+
+    def __init__(self, boundary: Boundary, scope: Scope, *, turn: int = 0) -> None:
+        self.scope = scope
+        self.turn = turn
+        self._boundary = boundary
+        self._chain = boundary.entrance
+        self._emit = boundary.emit
+        self._ledger: deque[Decision] = deque(maxlen=MAX_LEDGER_ROWS)
+        self._declared: deque[Declared] = deque(maxlen=_MAX_DECLARED)
+
+    # --- the ledger ---
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The rows of the ledger that were not drained yet, oldest first; at most `MAX_LEDGER_ROWS`."""
+        return tuple(self._ledger)
+
+    def drain_decisions(self) -> tuple[Decision, ...]:
+        """Take the rows off the session, for a log that keeps them."""
+        rows = tuple(self._ledger)
+        self._ledger.clear()
+        return rows
+
+    @property
+    def declared_coverage(self) -> tuple[Declared, ...]:
+        """What the tools of this conversation declared about absence and coverage, oldest first."""
+        return tuple(self._declared)
+
+    # --- calls ---
+
+    async def call(
+        self, name: str, arguments: Mapping[str, Any] | str | bytes = {}, *, call_id: str | None = None
+    ) -> Outcome:
+        """Take one tool call through the chain.
+
+        Args:
+            name: the tool, as the model spoke it.
+            arguments: a dict, or the JSON text that the model spoke.
+            call_id: the provider's id; it is carried, never interpreted.
+
+        Returns:
+            The outcome. Whatever goes wrong with the call is an outcome too; only cancellation is raised.
+        """
+        self.turn += 1
+        call = Dispatch(name, arguments, call_id, self.scope, self.turn, [], self._emit)  # type: ignore[arg-type]  # read next
+        began = 0.0
+        if self._emit is not None:
+            began = perf_counter()
+            self._started(call, 1)
+        outcome = await self._entered(call, self._chain)
+        return self._finished(outcome, call, began)
+
+    async def call_batch(self, calls: Sequence[ToolCall]) -> list[Outcome]:
+        """Take all calls of one model turn through the chain.
+
+        The before-tool rules see one call at a time, in call order; the tools run concurrently, at most 32
+        at once; effects are judged, and outcomes returned, in call order. Every call gets an outcome,
+        whatever becomes of the others.
+        """
+        self.turn += 1
+        batch = Batch(len(calls), self._boundary.batch_budget, self.turn, self._emit)
+        entered = [
+            Dispatch(
+                call.name, call.arguments, call.call_id, self.scope, self.turn, [], self._emit, batch.place(index)
+            )
+            for index, call in enumerate(calls)
+        ]
+        outcomes: dict[int, Outcome] = {}
+        began = perf_counter()
+
+        async def enter(index: int, call: Dispatch, place: Place) -> None:
+            try:
+                outcomes[index] = outcome = await self._entered(call, self._chain)
+                place.ended(size_of(outcome))
+            finally:
+                place.walked()
+
+        for call in entered:
+            self._started(call, len(entered))
+        async with anyio.create_task_group() as group:
+            for index, call in enumerate(entered):
+                group.start_soon(enter, index, call, batch.place(index))
+        return [self._finished(outcomes[index], call, began) for index, call in enumerate(entered)]
+
+    async def resume(
+        self, pending: PendingCall | bytes, *, approved: bool, by: str, note: str | None = None
+    ) -> Outcome:
+        """Go on with a call that a rule had asked about; on any replica, behind the rule that asked.
+
+        The arguments are validated again, the remaining rules are asked, and the use of the approval is
+        claimed before the tool runs. Whatever does not fit declines: a changed call, changed rules, another
+        scope, an approval that has expired or was used, an answer that is not exactly True.
+
+        Args:
+            pending: the pending call, or its bytes.
+            approved: the person's answer. by: who answered, for the ledger. note: what they said.
+
+        Returns:
+            The outcome of the call, or `Denied`.
+        """
+        boundary = self._boundary
+        sealed = boundary.sealer.open_pending(pending)
+        if sealed is None:
+            name, call_id = (pending.tool, pending.call_id) if isinstance(pending, PendingCall) else ("?", None)
+            call = Dispatch(name, {}, call_id, self.scope, self.turn, [], self._emit)
+            return self._declined(call, "approval", "the approval is not the one that was asked for")
+        call = Dispatch(sealed.tool, sealed.arguments, sealed.call_id, self.scope, sealed.turn, [], self._emit)
+        problem = objection(sealed, scope=self.scope, rules=boundary.rules.names, now=boundary.clock())
+        if problem is None and not (isinstance(by, str) and by.strip()):
+            problem = "nobody is named who answered"
+        if problem is None and not isinstance(note, (str, type(None))):
+            problem = "the note is no text"
+        if problem is None:
+            problem = await self._claim(sealed)
+        said = f"by {by}: {note}" if note else f"by {by}"
+        if problem is None and approved is not True:
+            problem = f"it was declined {said}"
+        if problem is not None:
+            return self._declined(call, sealed.rule, problem)
+        call = msgspec.structs.replace(call, approval=Approval(sealed.rule, sealed.index, f"approved {said}"))
+        began = perf_counter()
+        return self._finished(await self._entered(call, self._chain), call, began)
+
+    async def _claim(self, sealed: PendingCall) -> str | None:
+        try:
+            claimed = await self._boundary.approvals.claim(sealed.id)
+        except Exception:
+            _log.exception("the approvals port failed; the call is declined")
+            return "the use of the approval could not be recorded"
+        return None if claimed is True else "the approval was used already"
+
+    def _declined(self, call: Dispatch, rule: str, problem: str) -> Outcome:
+        reason = f"{call.name[:128]} did not run: {problem}."
+        file_row(call, rule, "before-tool", "deny", reason)
+        denied = Denied(tool=call.name, call_id=call.call_id, text=reason, reason=reason, rule=rule)
+        return self._finished(denied, call, perf_counter())
+
+    def wrap(self, function: Callable[_P, Awaitable[Any]]) -> Callable[_P, Awaitable[Outcome]]:
+        """Guard one async callable for a hand-written loop.
+
+        The guarded callable takes the arguments by name, as the model gives them, and returns the outcome.
+        Rules, thresholds and the ledger are those of this session.
+
+        Args:
+            function: the callable, or a `@tool` with declarations of its own.
+        """
+        tool = as_tool(function, "session.wrap(...)")
+        chain = self._boundary.chain_for({tool.name: tool})
+
+        @functools.wraps(function)
+        async def guarded(*args: _P.args, **kwargs: _P.kwargs) -> Outcome:
+            if args:
+                raise TypeError(f"{tool.name} is guarded: give its arguments by name, as a model does")
+            self.turn += 1
+            call = Dispatch(tool.name, dict(kwargs), None, self.scope, self.turn, [], self._emit)
+            began = perf_counter()
+            self._started(call, 1)
+            return self._finished(await self._entered(call, chain), call, began)
+
+        return guarded
+
+    # --- refs ---
+
+    async def redeem(self, ref: str) -> Artifact | None:
+        """Fetch what a ticket of this conversation stands for, verified against its digest.
+
+        Returns:
+            The artifact; ``None`` for a ref that is missing, expired, foreign or malformed, which are one answer.
+
+        Raises:
+            ConfigurationError: where the boundary has no store.
+            StoreError: where the store cannot answer, or the payload is damaged.
+        """
+        store = self._boundary.store
+        if store is None:
+            raise ConfigurationError("this boundary has no store: Boundary(store=...)")
+        about: dict[str, Any] = {"tool": None, "call_id": None, "turn": self.turn}
+        try:
+            artifact = await store.get(self.scope, ref)
+        except IntegrityError as error:
+            if self._emit is not None:
+                self._emit(
+                    ArtifactRefused(**about, op="get", reason="digest-mismatch", ref=error.ref, detail=str(error))
+                )
+            raise
+        if self._emit is not None:
+            if artifact is None:
+                self._emit(ArtifactRefused(**about, op="get", reason="missing-or-expired", ref=str(ref)[:64]))
+            else:
+                meta = artifact.meta
+                self._emit(ArtifactResolved(**about, ref=meta.ref, via="get", kind=meta.kind, bytes=meta.bytes))
+        return artifact
+
+    # --- bytes ---
+
+    def to_bytes(self) -> bytes:
+        """The session's state for a database: scope, turn, the ledger's undrained rows, declared coverage.
+
+        `Boundary.session_from_bytes` makes it a session again, on any replica. On a boundary with a
+        ``secret`` it is sealed, and only what was sealed with the same secret is taken back.
+        """
+        return self._boundary.seal_session(self.scope, self.turn, self.decisions, self.declared_coverage)
+
+    def restore(self, decisions: Sequence[Decision], declared: Sequence[Declared]) -> None:
+        """Put back what `to_bytes` kept."""
+        self._ledger.extend(decisions)
+        self._declared.extend(declared)
+
+    # --- one call's way in and out ---
+
+    def _started(self, call: Dispatch, batch: int) -> None:
+        if self._emit is not None:
+            self._emit(ToolStarted(tool=call.name, call_id=call.call_id, turn=call.turn, batch=batch))
+
+    async def _entered(self, call: Dispatch, chain: Entrance) -> Outcome:
+        """The outcome of the chain; whatever a host's own code raises in it is a failure of this one call."""
+        if type(call.arguments) is not dict:
+            arguments = read_arguments(call.arguments)
+            if isinstance(arguments, str):
+                return failed(call, f"The arguments of {call.name[:128]} must be one JSON object: {arguments}. {_AGAIN}")
+            call = call.with_arguments(arguments)
+        try:
+            return await chain(call)
+        except Exception:
+            _log.exception("the host's own code raised while the tool %s was called", call.name)
+            return failed(call, f"An internal step of this host failed while {call.name[:128]} was called. {_INCOMPLETE}")
+
+    def _finished(self, outcome: Outcome, call: Dispatch, began: float) -> Outcome:
+        """Judge the effects, put rows and facts on record, and make the outcome final."""
+        if (outcome.effects or outcome.malformed) and outcome.executed and not outcome.error:
+            outcome = self._judged(outcome, call)
+        rows = call.rows
+        settle(outcome, rows)
+        if rows:
+            self._ledger.extend(rows)
+        if outcome.declared:
+            self._declared.extend(outcome.declared)
+        if self._emit is not None:
+            self._emit(
+                ToolEnded(
+                    tool=outcome.tool,
+                    call_id=outcome.call_id,
+                    turn=call.turn,
+                    outcome=type(outcome).__name__,
+                    status=outcome.status,
+                    error=outcome.error,
+                    executed=outcome.executed,
+                    chars=len(outcome.text),
+                    seconds=perf_counter() - began,
+                )
+            )
+        return outcome
+
+    def _judged(self, outcome: Outcome, call: Dispatch) -> Outcome:
+        notes: list[str] = []
+        for judgement in judge(outcome.effects, outcome.malformed):
+            if self._emit is not None:
+                self._emit(
+                    EffectJudged(
+                        tool=outcome.tool,
+                        call_id=outcome.call_id,
+                        turn=call.turn,
+                        kind=judgement.kind,
+                        outcome=judgement.outcome,
+                        reason=judgement.reason,
+                        target_skill_id=judgement.target_skill_id,
+                        instruction_id=judgement.instruction_id,
+                        delivery_lease=judgement.delivery_lease,
+                    )
+                )
+            if judgement.outcome == "refused":
+                notes.append(note_for(judgement))
+        return _with_notes(outcome, tuple(notes)) if notes else outcome
+
+
+def _with_notes(outcome: Outcome, notes: tuple[str, ...]) -> Outcome:
+    """Add notes to what the model reads, without breaking a ticket's or a marker's JSON."""
+    replace = msgspec.structs.replace
+    if isinstance(outcome, Placed):
+        ticket = replace(outcome.ticket, notes=notes)
+        return replace(outcome, text=ticket.to_json(), ticket=ticket, notes=notes)
+    if isinstance(outcome, Truncated):
+        marker = replace(outcome.marker, notes=notes)
+        return replace(outcome, text=marker.to_json(), marker=marker, notes=notes)
+    return replace(outcome, text="\n".join((outcome.text, *notes)), notes=notes)

@@ -1,0 +1,244 @@
+"""A tool: an ordinary function, with what only its author knows about it.
+
+The name, the description and the JSON schema are read off the signature; msgspec converts and checks the
+arguments. The function stays callable as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from coatcheck.errors import ConfigurationError
+from coatcheck.settings import check_duration, check_whole
+from coatcheck.steps.ceiling import Ceiling
+
+__all__ = ["MAX_NAME_CHARS", "Tool", "as_tool", "tool"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+MAX_NAME_CHARS = 128
+
+
+class Tool(Generic[P, R]):
+    """A function and its declarations. Made by `tool`; calling it calls the function.
+
+    Attributes:
+        name, description: what the model is told.
+        parameters: the JSON schema of the arguments.
+        ceiling: the author's limit on the result, or ``None``.
+        kind: the kind under which a placed result is stored, or ``None`` for ``tool-result/<name>``.
+        timeout: seconds that one execution may take, or ``None``.
+        concurrency: how many executions may run at once, or ``None``.
+        foreign: the result is relayed from elsewhere and has no authority.
+        function: the function itself.
+        is_async: whether it is a coroutine function; any other runs in a worker thread.
+    """
+
+    def __init__(
+        self,
+        function: Callable[P, R],
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        ceiling: Ceiling | None = None,
+        kind: str | None = None,
+        timeout: float | timedelta | None = None,
+        concurrency: int | None = None,
+        foreign: bool = False,
+    ) -> None:
+        if not callable(function):
+            raise ConfigurationError(f"a tool must be a function, not {function!r:.80}")
+        self.name = _checked_name(getattr(function, "__name__", None) if name is None else name, function)
+        self.description = inspect.cleandoc(function.__doc__ or "") if description is None else description
+        if ceiling is not None and not isinstance(ceiling, Ceiling):
+            raise ConfigurationError(f"tool {self.name}: ceiling must be a Ceiling(max_chars=...), not {ceiling!r:.80}")
+        self.ceiling = ceiling
+        self.kind = None if kind is None else _checked_word(f"tool {self.name}: kind", kind)
+        self.timeout = None if timeout is None else check_duration(f"tool {self.name}: timeout", timeout)
+        self.concurrency = None if concurrency is None else check_whole(f"tool {self.name}: concurrency", concurrency)
+        if not isinstance(foreign, bool):
+            raise ConfigurationError(f"tool {self.name}: foreign must be True or False, not {foreign!r:.80}")
+        self.foreign = foreign
+        self.function = function
+        self.is_async = _is_async(function)
+        self.arguments_type, self._takes_any = _arguments_type(self.name, function)
+        self.parameters = _schema(self.name, self.arguments_type, self._takes_any)
+        self._names = self.arguments_type.__struct_fields__
+        self._leaves_out = msgspec.UNSET in self.arguments_type.__struct_defaults__
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function itself: no boundary, no chain."""
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+    def convert(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Check ``arguments`` against the signature, and return them as the function takes them.
+
+        Raises:
+            msgspec.ValidationError: naming the path of what is wrong (``$.limit``).
+        """
+        if self._takes_any:  # what is not a parameter of its own passes through
+            named = {name: item for name, item in arguments.items() if name in self._names}
+            return {**arguments, **self._given(named)}
+        if arguments or self._names:
+            return self._given(arguments)
+        return {}
+
+    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        fields = msgspec.structs.asdict(msgspec.convert(arguments, self.arguments_type))
+        if self._leaves_out:
+            return {name: item for name, item in fields.items() if item is not msgspec.UNSET}
+        return fields
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    ceiling: Ceiling | None = None,
+    kind: str | None = None,
+    timeout: float | timedelta | None = None,
+    concurrency: int | None = None,
+    foreign: bool = False,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(
+    function: Callable[P, R] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    ceiling: Ceiling | None = None,
+    kind: str | None = None,
+    timeout: float | timedelta | None = None,
+    concurrency: int | None = None,
+    foreign: bool = False,
+) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
+    """Make a tool of a function, and declare what only its author knows.
+
+    Args:
+        function: sync or async. A sync one runs in a worker thread.
+        name: what the model calls it; the function's name by default.
+        description: what the model is told; the docstring by default.
+        ceiling: the largest result that the author is willing to return.
+        kind: the kind under which a placed result is stored, for tools that want it.
+        timeout: how long one execution may take, in seconds or as a `timedelta`.
+        concurrency: how many executions may run at once in one process.
+        foreign: True for a tool that merely relays what somebody else wrote: no envelope in its result is
+            recognised, so it delivers no effects and no status (law: `design.md` section 3, parting 10).
+
+    Raises:
+        ConfigurationError: naming the tool and the setting or parameter that cannot be honoured.
+    """
+
+    def make(function: Callable[P, R]) -> Tool[P, R]:
+        return Tool(
+            function,
+            name=name,
+            description=description,
+            ceiling=ceiling,
+            kind=kind,
+            timeout=timeout,
+            concurrency=concurrency,
+            foreign=foreign,
+        )
+
+    return make if function is None else make(function)
+
+
+def as_tool(candidate: object, where: str) -> Tool[..., Any]:
+    """A `Tool` as it is; a plain function as a tool without declarations.
+
+    Raises:
+        ConfigurationError: naming ``where`` it stood, for anything else.
+    """
+    if isinstance(candidate, Tool):
+        return candidate
+    if callable(candidate) and not isinstance(candidate, type):
+        return Tool(candidate)
+    raise ConfigurationError(f"{where} must be a function or a @tool, not {candidate!r:.80}")
+
+
+def _checked_name(name: object, function: object) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise ConfigurationError(f"the tool {function!r:.80} has no name; give it one: @tool(name=...)")
+    if name == "<lambda>":
+        raise ConfigurationError("a lambda has no name; give the tool one: tool(name=...)(lambda ...)")
+    _checked_word(f"the tool name {name[:80]!r}", name)
+    return name
+
+
+def _checked_word(setting: str, word: object) -> str:
+    """Names and kinds stand in tickets: short, printable, and nothing that JSON must escape."""
+    if not isinstance(word, str) or not word.strip():
+        raise ConfigurationError(f"{setting} must be text that is not blank, not {word!r:.80}")
+    if len(word) > MAX_NAME_CHARS:
+        raise ConfigurationError(f"{setting} has {len(word)} characters; at most {MAX_NAME_CHARS} fit into a ticket")
+    if not word.isprintable() or '"' in word or "\\" in word:
+        raise ConfigurationError(f"{setting} holds a quote, a backslash or a character that cannot be printed")
+    return word
+
+
+def _is_async(function: object) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function counts
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _arguments_type(name: str, function: Callable[..., Any]) -> tuple[type[msgspec.Struct], bool]:
+    """A struct with one field a parameter, and whether the function takes any further keyword."""
+    try:
+        signature = inspect.signature(function)
+        target = function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
+        target = target.func if isinstance(target, functools.partial) else target
+        hints = typing.get_type_hints(inspect.unwrap(target), include_extras=True)
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigurationError(f"tool {name}: its signature cannot be read ({error})") from error
+    fields: list[Any] = []
+    takes_any = False
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            takes_any = True
+            continue
+        if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+            raise ConfigurationError(
+                f"tool {name}: the parameter {parameter.name!r} is positional only; a model names its arguments"
+            )
+        hint = hints.get(parameter.name, Any)
+        if parameter.default is inspect.Parameter.empty:
+            fields.append((parameter.name, hint))
+        elif type(parameter.default) in (bool, int, float, str, type(None)):
+            fields.append((parameter.name, hint, parameter.default))
+        else:  # the function has its default itself: a value left out stays left out
+            fields.append((parameter.name, hint | msgspec.UnsetType, msgspec.UNSET))
+    try:
+        struct = msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        msgspec.json.Decoder(struct)
+    except (TypeError, ValueError, NameError) as error:
+        raise ConfigurationError(f"tool {name}: its parameters have a type that JSON cannot carry ({error})") from error
+    return struct, takes_any
+
+
+def _schema(name: str, arguments_type: type[msgspec.Struct], takes_any: bool) -> dict[str, Any]:
+    try:
+        (schema,), components = msgspec.json.schema_components([arguments_type], ref_template="#/$defs/{name}")
+    except TypeError as error:
+        raise ConfigurationError(f"tool {name}: its parameters have no JSON schema ({error})") from error
+    own = components.pop(str(schema["$ref"]).rpartition("/")[2])
+    own.pop("title", None)
+    own["additionalProperties"] = takes_any
+    if components:
+        own["$defs"] = components
+    return own

@@ -1,0 +1,89 @@
+"""A call on its way through the chain: the call itself, and what the steps share about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import anyio
+import msgspec
+
+from coatcheck.call import ToolCall
+from coatcheck.decision import Decision
+from coatcheck.events import Event
+from coatcheck.scope import Scope
+
+__all__ = ["Approval", "BatchPlace", "Dispatch"]
+
+
+class Approval(msgspec.Struct, frozen=True):
+    """A person's yes to the rule at ``index``: the walk goes on behind it, and nobody is asked again."""
+
+    rule: str
+    index: int
+    why: str
+
+
+class BatchPlace(Protocol):
+    """One call's place among the calls of its turn."""
+
+    slots: anyio.Semaphore
+    """How many tools of the turn run at once: taken for the execution alone."""
+
+    async def my_turn(self) -> None:
+        """Wait until the before-walk of every earlier call is over."""
+
+    def walked(self) -> None:
+        """Say that this call's before-walk is over; safe to say twice."""
+
+    def ended(self, chars: int) -> None:
+        """Say that this call takes ``chars`` characters and cannot be placed any more; only the first word counts."""
+
+    async def must_place(self, chars: int, ticket_chars: int) -> bool:
+        """Say how large this call's text is, wait for all others, and be told whether the budget wants it placed.
+
+        Args:
+            chars: what the model would read now.
+            ticket_chars: the length of its ticket.
+        """
+
+
+class Dispatch(ToolCall, frozen=True, eq=False):
+    """A `ToolCall` on its way, with what the boundary knows about it.
+
+    A middleware may hand on another call than it was given; `following` keeps the rest with it.
+
+    Attributes:
+        scope, turn: of the session.
+        rows: the ledger rows of this call, appended as they are made.
+        emit: where events go; ``None`` where nobody listens, so that none is built.
+        batch: its place in the turn, or ``None`` for a turn of one call.
+        approval: a person's approval, on resume.
+    """
+
+    scope: Scope = msgspec.field(default_factory=lambda: Scope(conversation="-"))
+    turn: int = 0
+    rows: list[Decision] = []
+    emit: Callable[[Event], None] | None = None
+    batch: BatchPlace | None = None
+    approval: Approval | None = None
+
+    def following(self, call: ToolCall) -> Dispatch:
+        """``call`` as the one that goes on in place of this one."""
+        if isinstance(call, Dispatch):
+            return call
+        return self.with_arguments(call.arguments, name=call.name, call_id=call.call_id)
+
+    def with_arguments(self, arguments: dict[str, Any], *, name: str | None = None, call_id: str | None = None) -> Dispatch:
+        """This call with other arguments."""
+        return Dispatch(
+            self.name if name is None else name,
+            arguments,
+            self.call_id if name is None else call_id,
+            self.scope,
+            self.turn,
+            self.rows,
+            self.emit,
+            self.batch,
+            self.approval,
+        )

@@ -1,0 +1,210 @@
+"""What a boundary tells its host while it works: typed facts, meta only.
+
+An event never carries arguments, results or payloads. `Boundary(on_event=...)` is called with each,
+synchronously and in order; what it raises is logged and never reaches the call.
+The fields are those of `reference/behaviour.md` 9.9 in Python spelling.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from coatcheck.decision import Moment, Verdict
+
+__all__ = [
+    "AbsenceDeclared",
+    "ArtifactExpired",
+    "ArtifactMinted",
+    "ArtifactRefused",
+    "ArtifactResolved",
+    "BatchBudgetUnmet",
+    "CoverageDeclared",
+    "DecisionMade",
+    "EffectJudged",
+    "Event",
+    "ForeignEnvelope",
+    "NearMiss",
+    "ResultRefused",
+    "ToolEnded",
+    "ToolStarted",
+]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """What every event says.
+
+    Attributes:
+        tool, call_id: the call that it is about; ``None`` where it is about no single call.
+        turn: the session's turn number, counted from 1.
+    """
+
+    tool: str | None
+    call_id: str | None
+    turn: int
+
+
+class ToolStarted(Event, frozen=True, kw_only=True):
+    """A call entered the boundary, before any rule was asked. ``batch`` is the number of calls in its turn."""
+
+    batch: int = 1
+
+
+class ToolEnded(Event, frozen=True, kw_only=True):
+    """A call left the boundary.
+
+    Attributes:
+        outcome: the class of the outcome: ``Inline``, ``Placed``, ``Truncated``, ``TooLarge``,
+            ``Denied``, ``Failed`` or ``Pending``.
+        status: the delivered status, if any.
+        error: True for ``Failed``.
+        executed: whether the tool ran.
+        chars: characters that the model reads.
+        seconds: wall time inside the boundary.
+    """
+
+    outcome: str
+    status: str | None
+    error: bool
+    executed: bool
+    chars: int
+    seconds: float
+
+
+class DecisionMade(Event, frozen=True, kw_only=True):
+    """A row was added to the ledger. It is the row without what was changed."""
+
+    rule: str
+    moment: Moment
+    outcome: Verdict
+    changed: bool
+    why: str | None
+
+
+class ResultRefused(Event, frozen=True, kw_only=True):
+    """The author's ceiling refused a result. ``declared_status`` is the status that the tool had delivered."""
+
+    size: int
+    max_chars: int
+    narrow_by: tuple[str, ...]
+    declared_status: str | None
+
+
+class AbsenceDeclared(Event, frozen=True, kw_only=True):
+    """A tool said: I looked here, and there is nothing. The lists are as declared."""
+
+    looked_for: str | None
+    checked: tuple[Any, ...]
+    not_checked: tuple[Any, ...]
+    cannot_cover: tuple[Any, ...]
+
+
+class CoverageDeclared(Event, frozen=True, kw_only=True):
+    """A tool said what its result covers and what it does not. The lists are as declared."""
+
+    checked: tuple[Any, ...]
+    not_checked: tuple[Any, ...]
+    cannot_cover: tuple[Any, ...]
+
+
+class EffectJudged(Event, frozen=True, kw_only=True):
+    """An effect that a tool asked for was accepted, refused or superseded; ``reason`` says why not."""
+
+    kind: str
+    outcome: Literal["accepted", "refused", "superseded"]
+    reason: str | None
+    target_skill_id: str | None = None
+    instruction_id: str | None = None
+    delivery_lease: str | None = None
+
+
+class NearMiss(Event, frozen=True, kw_only=True):
+    """A result looks like an envelope whose ``effects`` key was forgotten. Nothing was changed; ``hint`` says how to write it."""
+
+    hint: str
+
+
+class ForeignEnvelope(Event, frozen=True, kw_only=True):
+    """A foreign tool returned something with authority; it was treated as data.
+
+    Attributes:
+        form: ``envelope``, ``absence`` or ``ledger``.
+    """
+
+    form: Literal["envelope", "absence", "ledger"]
+
+
+class ArtifactMinted(Event, frozen=True, kw_only=True):
+    """A payload is in the store. ``created`` is False when the same content was there already."""
+
+    ref: str
+    kind: str
+    media_type: str
+    bytes: int
+    digest: str
+    created: bool
+    label: str | None = None
+    expires_at: datetime | None = None
+    origin: dict[str, str] | None = None
+    parents: tuple[str, ...] = ()
+
+
+class ArtifactResolved(Event, frozen=True, kw_only=True):
+    """A ref was redeemed."""
+
+    ref: str
+    via: Literal["head", "get"]
+    kind: str
+    bytes: int
+
+
+class ArtifactExpired(Event, frozen=True, kw_only=True):
+    """A put pushed an older artifact out. ``reason`` is that of the sweep."""
+
+    ref: str
+    kind: str
+    bytes: int
+    reason: str
+
+
+class ArtifactRefused(Event, frozen=True, kw_only=True):
+    """A store operation was refused or failed.
+
+    Attributes:
+        op: the verb: ``put``, ``head``, ``get``, ``delete`` or ``list``.
+        reason: ``invalid-input``, ``unknown-parent``, ``missing-or-expired``, ``digest-mismatch``,
+            ``no-store`` or ``store-failed``.
+        detail: the cause, in the store's words; never a payload or a scope.
+    """
+
+    op: str
+    reason: str
+    ref: str | None = None
+    detail: str | None = None
+
+
+class BatchBudgetUnmet(Event, frozen=True, kw_only=True):
+    """The results of one turn exceed the batch budget although everything that could be placed was."""
+
+    budget: int
+    chars: int
+
+
+AnyEvent: TypeAlias = (
+    ToolStarted
+    | ToolEnded
+    | DecisionMade
+    | ResultRefused
+    | AbsenceDeclared
+    | CoverageDeclared
+    | EffectJudged
+    | NearMiss
+    | ForeignEnvelope
+    | ArtifactMinted
+    | ArtifactResolved
+    | ArtifactExpired
+    | ArtifactRefused
+    | BatchBudgetUnmet
+)

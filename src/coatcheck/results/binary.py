@@ -1,0 +1,149 @@
+"""Binary inside a value: where it is, what type it has, and the value with something else in its place.
+
+Three forms are known, each only where it leaves no doubt: bytes; a text that is one whole ``data:`` URL
+in base64; and the base64 text under ``data`` or ``blob`` of a mapping that declares a binary media type
+beside it (the content blocks of MCP, Anthropic and Gemini). A block whose source is a location has no
+bytes here and is left in place.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable
+from gc import get_referents
+from typing import Any
+
+import msgspec
+
+__all__ = ["MAX_ATTACHED_BYTES", "OCTETS", "Blob", "is_content_block", "may_hold_binary", "replace_blobs"]
+
+MAX_ATTACHED_BYTES = 64 * 1024
+"""How many bytes of binary one outcome carries in ``content`` where no placement decides."""
+
+OCTETS = "application/octet-stream"
+
+_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,([A-Za-z0-9+/]*={0,2})", re.ASCII)
+_MEDIA_TYPE = re.compile(r"\s*([\w.+-]+/[\w.+-]+)\s*(?:;.*)?", re.ASCII)
+_TEXTUAL = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|javascript)")
+_MEDIA_TYPE_KEYS = ("mimeType", "mime_type", "media_type")
+_PAYLOAD_KEYS = ("data", "blob")
+_SIGNS = (b'"data:', *(f'"{key}"'.encode() for key in _MEDIA_TYPE_KEYS))
+_BYTES = frozenset({bytes, bytearray, memoryview})
+_CONTAINERS = frozenset({dict, list, tuple})
+_LEAVES = frozenset({str, int, float, bool, type(None)})
+_CHUNK = 4096
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """Binary that travels beside an outcome's text.
+
+    Attributes:
+        media_type: as declared beside it, lower case; ``application/octet-stream`` where nothing was.
+        data: the bytes themselves (base64 is undone).
+        path: where in the value it was, as ``$.blocks[1].data``.
+        original: what stood there: the bytes, or the base64 text.
+    """
+
+    media_type: str
+    data: bytes
+    path: str = "$"
+    original: bytes | str = b""
+
+
+def is_content_block(value: object) -> bool:
+    """Whether ``value`` is a mapping with a ``type``: a content block, which may hold an image or a sound."""
+    return type(value) is dict and "type" in value
+
+
+def may_hold_binary(value: object, encoded: bytes) -> bool:
+    """Whether a walk over ``value`` may find binary: a cheap look first, because most large values hold none.
+
+    Args:
+        value: plain JSON values, and bytes. encoded: the same as JSON text.
+    """
+    if any(sign in encoded for sign in _SIGNS):
+        return True
+    pending: list[Any] = [(value,)]
+    while pending:
+        level = pending.pop()
+        kinds = {*map(type, level)}
+        if kinds & _BYTES:
+            return True
+        if kinds <= _LEAVES:
+            continue
+        if not kinds <= _CONTAINERS | _LEAVES:
+            level = [item for item in level if type(item) in _CONTAINERS]
+        below = get_referents(*level)
+        pending.extend(below[start : start + _CHUNK] for start in range(0, len(below), _CHUNK))
+    return False
+
+
+def replace_blobs(value: Any, replace: Callable[[Blob], Any]) -> Any:
+    """Return ``value`` with every piece of binary replaced by what ``replace`` answers for it.
+
+    The order is that of the value. What holds no binary comes back by reference.
+
+    Args:
+        value: plain JSON values, and bytes.
+        replace: is given each `Blob`, and answers with the plain value that takes its place.
+    """
+    return _walk(value, "$", replace)
+
+
+def _walk(value: Any, path: str, replace: Callable[[Blob], Any]) -> Any:
+    if isinstance(value, str):
+        blob = _from_data_url(value, path)
+        return value if blob is None else replace(blob)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return replace(Blob(OCTETS, bytes(value), path, bytes(value)))
+    if isinstance(value, dict):
+        media_type = _declared_type(value)
+        items: dict[Any, Any] = {}
+        changed = False
+        for key, item in value.items():
+            where = f"{path}.{key}"
+            blob = None
+            if media_type is not None and key in _PAYLOAD_KEYS:
+                blob = _from_block(item, media_type, where)
+            items[key] = replacement = _walk(item, where, replace) if blob is None else replace(blob)
+            changed = changed or replacement is not item
+        return items if changed else value
+    if isinstance(value, (list, tuple)):
+        elements = [_walk(item, f"{path}[{index}]", replace) for index, item in enumerate(value)]
+        same = all(new is old for new, old in zip(elements, value, strict=True))
+        return value if same else elements
+    return value
+
+
+def _declared_type(block: dict[Any, Any]) -> str | None:
+    for key in _MEDIA_TYPE_KEYS:
+        declared = block.get(key)
+        if isinstance(declared, str) and (match := _MEDIA_TYPE.fullmatch(declared[:256])):
+            media_type = match[1].lower()
+            return None if len(media_type) > 128 or _TEXTUAL.fullmatch(media_type) else media_type
+    return None
+
+
+def _from_block(item: object, media_type: str, path: str) -> Blob | None:
+    if isinstance(item, (bytes, bytearray, memoryview)):
+        return Blob(media_type, bytes(item), path, bytes(item))
+    if isinstance(item, str) and item:
+        try:
+            return Blob(media_type, base64.b64decode(item, validate=True), path, item)
+        except (binascii.Error, ValueError):
+            return None
+    return None
+
+
+def _from_data_url(text: str, path: str) -> Blob | None:
+    if not text.startswith("data:"):
+        return None
+    match = _DATA_URL.fullmatch(text)
+    if match is None or len(match[1]) > 128:
+        return None
+    try:
+        return Blob(match[1].lower(), base64.b64decode(match[2], validate=True), path, text)
+    except (binascii.Error, ValueError):
+        return None

@@ -1,0 +1,223 @@
+"""From any Python value to plain JSON values, or a refusal that names the path.
+
+msgspec encodes some things silently that a tool boundary must not let pass: NaN becomes ``null``, two
+keys become one, a set comes out in any order. This module is the definition of what is right; it walks
+the value, so `rendering` asks it only where a cheap look says that it may matter.
+
+The law (`design.md` section 4): nothing is stored as an approximation, and nothing becomes a success
+that carries a ``repr``.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import decimal
+import enum
+import math
+import sys
+import uuid
+from collections import deque
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+import msgspec
+
+from coatcheck.errors import RenderingError
+from coatcheck.results.envelope import Encoded
+
+__all__ = ["MAX_DEPTH", "canonical"]
+
+MAX_DEPTH = 200
+"""How deep a value may be nested. Deeper is a mistake or an attack, and would exhaust the interpreter's stack."""
+
+_NATIVE = frozenset({bool, int, type(None), datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID})
+_KEYS_AS_MSGSPEC_WRITES_THEM = (float, datetime.datetime, datetime.date, datetime.time, uuid.UUID, decimal.Decimal)
+
+
+class _Fault(Exception):  # noqa: N818 - never leaves this module: it becomes a RenderingError
+    """Something JSON cannot carry; each container it passes on its way up adds its own step to the path."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.steps: list[str] = []
+
+
+def canonical(value: object) -> Any:
+    """Return ``value`` as something that `msgspec.json` encodes without changing its meaning.
+
+    Whatever needs no conversion is returned as it is, by reference. Dictionaries keep their order; sets
+    come out sorted, so that every replica writes the same bytes; dataclasses, attrs classes, pydantic
+    models, enums and numpy values become what they hold; bytes become base64 text (RFC 4648).
+
+    Raises:
+        RenderingError: for a float that is no number, a lone surrogate, keys that would become one,
+            bytes as a key, a value nested too deep or within itself, or a type JSON has no word for.
+            Its path says where (``$.rows[3].mean``).
+    """
+    try:
+        return _convert(value, 0)
+    except _Fault as fault:
+        raise RenderingError("$" + "".join(reversed(fault.steps)), str(fault)) from None
+
+
+def _convert(value: Any, depth: int) -> Any:
+    kind = type(value)
+    if kind is str:
+        return _text(value)
+    if kind in _NATIVE:
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise _Fault(f"a float that is not a finite number ({value}), which JSON cannot carry; send null or leave it out")
+        return value
+    if depth > MAX_DEPTH:
+        raise _Fault(f"nested deeper than {MAX_DEPTH} levels, or within itself")
+    if isinstance(value, Mapping):
+        return _mapping(value, depth)
+    if isinstance(value, enum.Enum):
+        return _convert(value.value, depth + 1)
+    if isinstance(value, (list, tuple, deque)):
+        return _sequence(value, depth)
+    if isinstance(value, (set, frozenset)):
+        return _in_order([_convert(item, depth + 1) for item in value])
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, msgspec.Struct):
+        return _struct(value, depth)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _fields(value, (field.name for field in dataclasses.fields(value)), depth)
+    if isinstance(value, str):
+        return _text(str.__str__(value))
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return _convert(float(value), depth)
+    return _guest(value, depth)
+
+
+def _text(value: str) -> str:
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            bad = ascii(value[error.start])
+            raise _Fault(f"text with a lone surrogate ({bad}) at character {error.start}, which UTF-8 cannot carry") from None
+    return value
+
+
+def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    changed = type(value) is not dict
+    for key, item in value.items():
+        name = key if type(key) is str else _key(key)
+        try:
+            _text(name)
+            converted = _convert(item, depth + 1)
+            if name in result:
+                raise _Fault(f"two keys of the mapping become one in JSON: {name!r}")
+        except _Fault as fault:
+            fault.steps.append(_step(name))
+            raise
+        changed = changed or converted is not item or name is not key
+        result[name] = converted
+    return result if changed else value  # type: ignore[return-value]  # unchanged: it is a dict
+
+
+def _key(key: object) -> str:
+    """How JSON writes a key that is not text; only where reading it back leaves no doubt what it was."""
+    if isinstance(key, enum.Enum):
+        return _key(key.value)
+    if isinstance(key, str):
+        return str.__str__(key)
+    if key is None or isinstance(key, bool):
+        return {None: "null", True: "true", False: "false"}[key]
+    if isinstance(key, int):
+        return str(int(key))
+    if isinstance(key, _KEYS_AS_MSGSPEC_WRITES_THEM) and key == key:
+        return msgspec.json.encode(key).decode().strip('"')
+    raise _Fault(f"a mapping key of type {_name(key)}, which JSON cannot carry; use text")
+
+
+def _step(name: str) -> str:
+    return f".{name}" if name.isidentifier() else f"[{ascii(name[:80])}]"
+
+
+def _sequence(value: Any, depth: int) -> Any:
+    result = []
+    changed = type(value) not in (list, tuple)
+    for index, item in enumerate(value):
+        try:
+            converted = _convert(item, depth + 1)
+        except _Fault as fault:
+            fault.steps.append(f"[{index}]")
+            raise
+        changed = changed or converted is not item
+        result.append(converted)
+    return result if changed else value
+
+
+def _in_order(items: list[Any]) -> list[Any]:
+    try:
+        return sorted(items)
+    except TypeError:  # of several types: by what each is written as
+        return sorted(items, key=msgspec.json.encode)
+
+
+def _struct(value: msgspec.Struct, depth: int) -> Any:
+    if isinstance(value, Encoded):
+        raise _Fault("Encoded inside another value; return it as the whole result")
+    changes = {}
+    for name in value.__struct_fields__:
+        item = getattr(value, name)
+        if item is msgspec.UNSET:
+            continue
+        try:
+            converted = _convert(item, depth + 1)
+        except _Fault as fault:
+            fault.steps.append(_step(name))
+            raise
+        if converted is not item:
+            changes[name] = converted
+    if not changes:
+        return value
+    twin = value.__copy__()  # its own encoding rules (renamed fields, tags, omitted defaults) stay its own
+    for name, converted in changes.items():
+        msgspec.structs.force_setattr(twin, name, converted)
+    return twin
+
+
+def _fields(value: object, names: Any, depth: int) -> dict[str, Any]:
+    return _mapping({name: getattr(value, name) for name in names}, depth + 1)
+
+
+def _guest(value: Any, depth: int) -> Any:
+    """Values of libraries that are asked about only where they are loaded already: this module imports none."""
+    cls = type(value)
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        if isinstance(value, numpy.generic):
+            return _convert(value.item(), depth + 1) if not isinstance(value.item(), numpy.generic) else _refuse(value)
+        if isinstance(value, numpy.ndarray):
+            return _convert(value.tolist(), depth + 1)
+    pydantic = sys.modules.get("pydantic")
+    if pydantic is not None and isinstance(value, pydantic.BaseModel):
+        return _convert(value.model_dump(by_alias=True), depth + 1)
+    if "attr" in sys.modules and hasattr(cls, "__attrs_attrs__"):
+        return _fields(value, (attribute.name for attribute in cls.__attrs_attrs__), depth)
+    return _refuse(value)
+
+
+def _refuse(value: object) -> Any:
+    if isinstance(value, Coroutine):
+        value.close()  # it will never run: say so in the error, not in a warning later
+        raise _Fault(f"a coroutine that was never awaited ({value.__name__})")
+    raise _Fault(f"a value of type {_name(value)}, which JSON cannot carry")
+
+
+def _name(value: object) -> str:
+    cls = type(value)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

@@ -1,0 +1,216 @@
+"""A value becomes the text that the model reads, and its size, once.
+
+The encoded bytes are kept: they are what is measured and what is stored, so a value that is placed is
+never encoded twice, and a large one never exists as a text beside its bytes unless somebody reads it.
+
+Sizes of text are Unicode code points (law: `design.md` section 3, parting 11); binary counts by its bytes.
+"""
+
+from __future__ import annotations
+
+from gc import get_referents
+from math import isfinite
+from typing import Any, Final
+
+import msgspec
+
+from coatcheck.errors import RenderingError
+from coatcheck.results.binary import MAX_ATTACHED_BYTES, OCTETS, Blob, is_content_block, replace_blobs
+from coatcheck.results.conversion import MAX_DEPTH, canonical
+from coatcheck.results.envelope import Encoded
+
+__all__ = ["JSON", "TEXT", "Rendered", "describe_blob", "render", "render_text"]
+
+JSON: Final = "application/json"
+TEXT: Final = "text/plain"
+
+_encode = msgspec.json.Encoder().encode
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+_CHUNK = 4096
+_CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
+
+
+class Rendered(msgspec.Struct):
+    """What one value reads as. Made by `render`, or by `render_text` from text that is there already.
+
+    Attributes:
+        size: what every limit compares: code points of the text, plus the bytes of ``blobs``.
+        media_type: ``text/plain``, ``application/json``, or what was declared.
+        blobs: binary that travels beside the text instead of in it.
+    """
+
+    size: int
+    media_type: str
+    encoded: bytes | None = None
+    decoded: str | None = None
+    blobs: tuple[Blob, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text that the model reads; decoded on first use."""
+        if self.decoded is None:
+            self.decoded = self.data.decode()
+        return self.decoded
+
+    @property
+    def data(self) -> bytes:
+        """The bytes to store: the encoded text, or the binary itself; encoded on first use."""
+        if self.encoded is None:
+            self.encoded = (self.decoded or "").encode()
+        return self.encoded
+
+    def head(self, chars: int) -> str:
+        """The first ``chars`` characters of the text, without decoding the rest."""
+        if self.decoded is not None:
+            return self.decoded[:chars]
+        return self.data[: 4 * chars].decode(errors="ignore")[:chars]
+
+    def tail(self, chars: int) -> str:
+        """The last ``chars`` characters of the text, without decoding the rest."""
+        if chars == 0:
+            return ""
+        if self.decoded is not None:
+            return self.decoded[-chars:]
+        return self.data[-4 * chars :].decode(errors="ignore")[-chars:]
+
+
+def render(value: object, *, attach: bool = True) -> Rendered:
+    """Render what a tool returned.
+
+    Text is itself. Everything else that JSON can carry is compact JSON: key order kept, non-ASCII raw,
+    sets sorted. Bytes travel as a blob, described by the text; so do the images and sounds of content
+    blocks up to 64 KiB. `Encoded` is measured as it is.
+
+    Args:
+        value: what the tool returned.
+        attach: False leaves the images and sounds of content blocks in the text, for storing.
+
+    Raises:
+        RenderingError: naming the path and the type of what JSON cannot carry or would silently change.
+    """
+    kind = type(value)
+    if kind is str:
+        return render_text(value)  # type: ignore[arg-type]  # narrowed by kind
+    if kind is dict or kind is list:
+        data = _encode_checked(value)
+        if (is_content_block(value) or (kind is list and value and is_content_block(value[0]))) and attach:  # type: ignore[index]
+            return _with_attachments(value, data)
+        return Rendered(_code_points(data), JSON, data)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _binary(bytes(value), OCTETS)
+    if isinstance(value, Encoded):
+        return _render_encoded(value)
+    if isinstance(value, str):  # a subclass, or an enum of text
+        return render_text(canonical(value))
+    data = _encode_checked(value)
+    return Rendered(_code_points(data), JSON, data)
+
+
+def render_text(text: str) -> Rendered:
+    """Render text as itself.
+
+    Raises:
+        RenderingError: where it holds a lone surrogate, which UTF-8 cannot carry.
+    """
+    if text.isascii():
+        return Rendered(len(text), TEXT, None, text)
+    canonical(text)
+    return Rendered(len(text), TEXT, None, text)
+
+
+def describe_blob(blob: Blob) -> str:
+    """The words that stand in a text for binary that travels beside it."""
+    return f"[{blob.media_type}, {len(blob.data)} bytes, attached]"
+
+
+def _encode_checked(value: object) -> bytes:
+    """Encode once; walk the value only where the encoding may have changed its meaning silently."""
+    try:
+        data = _encode(value)
+    except Exception:  # noqa: BLE001 - whatever msgspec met, the walk below finds it and says where it is
+        data = b""
+    if data and _is_plain(value) and (data.rfind(b"null") < 0 or _is_finite(value)):
+        return data
+    try:
+        return _encode(canonical(value))
+    except RenderingError:
+        raise
+    except Exception as error:
+        raise RenderingError("$", f"a value that JSON cannot carry ({error})") from error
+
+
+def _is_plain(value: object) -> bool:
+    """Whether the containers in ``value`` are plain: dicts with text keys, lists and tuples.
+
+    One call of C code a level, and no step of Python a leaf: `gc.get_referents` hands over what the
+    containers of a level hold, and their keys only where some key is no ``str``, so that the count tells.
+    A leaf that is no container cannot be silently changed, but for NaN (see `_is_finite`).
+    """
+    depth = 0
+    level: Any = (value,)
+    while below := get_referents(*level):
+        expected = 0
+        for item in level:
+            if type(item) is dict or type(item) is list or type(item) is tuple:
+                expected += len(item)
+            elif type(item) not in _ATOMS:
+                return False
+        if expected != len(below) or depth > MAX_DEPTH:
+            return False
+        level = below
+        depth += 1
+    return True
+
+
+def _is_finite(value: object) -> bool:
+    """Whether every float in a plain ``value`` is a number. Asked only where the encoding holds a ``null``."""
+    pending: list[Any] = [(value,)]
+    while pending:
+        level = pending.pop()
+        if not all(isfinite(item) for item in level if type(item) is float):
+            return False
+        below = get_referents(*level)
+        pending.extend(below[start : start + _CHUNK] for start in range(0, len(below), _CHUNK))
+    return True
+
+
+def _code_points(data: bytes) -> int:
+    return len(data) if data.isascii() else len(data.translate(None, _CONTINUATION_BYTES))
+
+
+def _binary(data: bytes, media_type: str) -> Rendered:
+    blob = Blob(media_type, data)
+    return Rendered(len(data), media_type, data, describe_blob(blob), (blob,))
+
+
+def _with_attachments(value: object, data: bytes) -> Rendered:
+    found: list[Blob] = []
+
+    def attach(blob: Blob) -> str:
+        found.append(blob)
+        return describe_blob(blob)
+
+    skeleton = replace_blobs(value, attach)
+    attached = sum(len(blob.data) for blob in found)
+    if not found or attached > MAX_ATTACHED_BYTES:
+        return Rendered(_code_points(data), JSON, data)
+    data = _encode_checked(skeleton)
+    return Rendered(_code_points(data) + attached, JSON, data, None, tuple(found))
+
+
+def _render_encoded(value: Encoded) -> Rendered:
+    raw, media_type = value.raw, value.media_type
+    textual = media_type.startswith("text/")
+    if not (textual or media_type == JSON or media_type.endswith("+json")):
+        return _binary(raw, media_type)
+    if not raw.isascii():
+        try:
+            raw.decode()
+        except UnicodeDecodeError as error:
+            raise RenderingError("$", f"{media_type} that is not UTF-8 at byte {error.start}") from None
+    if not textual:
+        try:
+            msgspec.json.decode(raw, type=msgspec.Raw)
+        except msgspec.DecodeError as error:
+            raise RenderingError("$", f"{media_type} that is not JSON ({error})") from None
+    return Rendered(_code_points(raw), media_type, raw)

@@ -1,0 +1,233 @@
+"""Governance: rules that allow, deny, change, or ask a person, before the tool and after it.
+
+Law (`design.md` section 3, parting 2; `reference/behaviour.md` section 5): before the tool the rules are
+asked in declared order, after it in reverse. The first denial ends the walk. A rule that raises, runs out
+of time, answers with nothing or with nonsense, or asks after the tool, has permitted nothing: it is a
+recorded denial. Every answer is a row of the ledger.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+import anyio
+
+from coatcheck.artifacts.ref import digest_of
+from coatcheck.decision import Decision, Fingerprint, Moment, Verdict
+from coatcheck.dispatch import Approval, Dispatch
+from coatcheck.events import DecisionMade
+from coatcheck.outcome import Denied, Failed, Inline, Outcome, Pending, TooLarge, carried, rendered_of
+from coatcheck.results.rendering import Rendered, render
+from coatcheck.steps.rule import PLAIN_ALLOW, UNCHANGED, Allow, Ask, BoundRules, Deny, Hook, Result
+
+__all__ = ["GovernanceStep", "PendingMaker", "file_row"]
+
+
+
+class PendingMaker(Protocol):
+    """Builds the sealed `Pending` outcome for a rule that asked."""
+
+    def __call__(self, call: Dispatch, hook_name: str, index: int, question: str, detail: Any) -> Pending:
+        """Build it; raises `RenderingError` where the call cannot be carried to another process."""
+
+
+class GovernanceStep:
+    """The middleware around the ceiling: walks the rules before the tool, and after it.
+
+    Args:
+        rules: as `bind_rules` ordered them.
+        timeout: seconds that all waiting rules of one walk share.
+        ledger_values: keep the changed values themselves on the ledger.
+        make_pending: builds the outcome for a rule that asked.
+    """
+
+    def __init__(
+        self, rules: BoundRules, *, timeout: float, ledger_values: bool, make_pending: PendingMaker
+    ) -> None:
+        self._before = rules.before
+        self._after = rules.after
+        self._before_waits = any(hook.waits for hook in rules.before)
+        self._after_waits = any(hook.waits for hook in rules.after)
+        self._timeout = timeout
+        self._ledger_values = ledger_values
+        self._make_pending = make_pending
+
+    async def __call__(self, call: Dispatch, call_next: Callable[[Dispatch], Awaitable[Outcome]]) -> Outcome:
+        if self._before:
+            batch = call.batch
+            if batch is None:
+                verdict = await self._walk_before(call)
+            else:
+                await batch.my_turn()
+                verdict = await self._walk_before(call)
+                batch.walked()
+            if isinstance(verdict, Outcome):
+                return verdict
+            call = verdict
+        outcome = await call_next(call)
+        if self._after and outcome.executed:
+            return await self._walk_after(call, outcome)
+        return outcome
+
+    async def _walk_before(self, call: Dispatch) -> Dispatch | Outcome:
+        """Ask the rules in order: the call as they changed it, or the outcome that ends it."""
+        approval = call.approval
+        first = 0
+        if approval is not None:
+            first = approval.index + 1
+            file_row(call, approval.rule, "before-tool", "allow", approval.why)
+        deadline = _Deadline(self._timeout)
+        for hook in self._before:
+            if hook.index < first:
+                continue
+            change: tuple[Any, Any] | None = None
+            answer: Allow | Deny | Pending
+            try:
+                said = hook.function(call)
+                if said is PLAIN_ALLOW and call.emit is None:  # the common answer, at the least cost
+                    call.rows.append(Decision(hook.name, "before-tool", call.name, call.call_id, "allow"))
+                    continue
+                if type(said) is not Allow:
+                    said = await deadline.settled(said)
+                if type(said) is Allow and said.value is not UNCHANGED:
+                    changed = _changed_call(call, said.value)
+                    change = self._record(call.arguments), self._record(said.value)
+                    call = changed
+                answer = self._asked(call, hook, said, approval) if type(said) is Ask else said
+            except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
+                answer, change = _malfunction(hook.name, error), None
+            if type(answer) is Allow:
+                file_row(call, hook.name, "before-tool", "allow", answer.why, change)
+            elif type(answer) is Deny:
+                file_row(call, hook.name, "before-tool", "deny", answer.reason)
+                return Denied(tool=call.name, call_id=call.call_id, text=answer.reason, reason=answer.reason, rule=hook.name)
+            else:
+                file_row(call, hook.name, "before-tool", "ask", answer.call.question)
+                return answer
+        return call
+
+    def _asked(self, call: Dispatch, hook: Hook, said: Ask, approval: Approval | None) -> Pending | Deny:
+        if approval is None:
+            return self._make_pending(call, hook.name, hook.index, said.question, said.detail)
+        return Deny(
+            f"The rule {hook.name} asks as well: {said.question} One approval answers one question, so the call was refused."
+        )
+
+    async def _walk_after(self, call: Dispatch, outcome: Outcome) -> Outcome:
+        """Ask the rules in reverse: the outcome as they changed it, or a denial that keeps status and effects."""
+        deadline = _Deadline(self._timeout)
+        result = Result(outcome)
+        for hook in self._after:
+            change: tuple[Any, Any] | None = None
+            answer: Allow | Deny
+            try:
+                said = hook.function(call, result)
+                if said is PLAIN_ALLOW and call.emit is None:  # the common answer, at the least cost
+                    call.rows.append(Decision(hook.name, "after-tool", call.name, call.call_id, "allow"))
+                    continue
+                if type(said) is not Allow:
+                    said = await deadline.settled(said)
+                if type(said) is Ask:
+                    raise TypeError("ask() is only for the moment before the tool")
+                if type(said) is Allow and said.value is not UNCHANGED:
+                    replaced = _replaced(outcome, said.value)
+                    change = self._record_of(outcome), self._record_of(replaced)
+                    outcome, result = replaced, Result(replaced)
+                answer = said
+            except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
+                answer, change = _malfunction(hook.name, error), None
+            if type(answer) is Deny:
+                hidden = self._record_of(outcome), self._record(answer.reason)
+                file_row(call, hook.name, "after-tool", "deny", answer.reason, hidden)
+                return carried(outcome, Denied, text=answer.reason, reason=answer.reason, rule=hook.name)
+            file_row(call, hook.name, "after-tool", "allow", answer.why, change)
+        return outcome
+
+    def _record(self, value: Any) -> Any:
+        """What the ledger keeps of a value."""
+        if self._ledger_values:
+            return value
+        return _fingerprint(render(value))
+
+    def _record_of(self, outcome: Outcome) -> Any:
+        if self._ledger_values:
+            return Result(outcome).value
+        return _fingerprint(rendered_of(outcome))
+
+
+class _Deadline:
+    """The time that the waiting rules of one walk share. The clock starts when the first of them is waited for."""
+
+    __slots__ = ("_at", "_seconds")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._at: float | None = None
+
+    async def settled(self, said: Any) -> Any:
+        """Wait for what an async rule says, and refuse what is no answer at all."""
+        if inspect.isawaitable(said):
+            if self._at is None:
+                self._at = anyio.current_time() + self._seconds
+            with anyio.CancelScope(deadline=self._at) as scope:
+                said = await said
+            if scope.cancelled_caught:
+                raise TimeoutError(f"no answer within the {self._seconds:g} seconds that the rules of one walk share")
+        if type(said) not in (Allow, Deny, Ask):
+            raise TypeError(f"a rule answers with allow(), deny(...) or ask(...), not with {said!r:.80}")
+        return said
+
+
+def _malfunction(name: str, error: Exception) -> Deny:
+    return Deny(f"The rule {name} could not decide ({str(error) or type(error).__name__:.300}), so it was taken as a refusal.")
+
+
+def _changed_call(call: Dispatch, arguments: Any) -> Dispatch:
+    if not isinstance(arguments, dict):
+        raise TypeError(f"allow(value) before the tool takes a dict of arguments, not {type(arguments).__name__}")
+    return call.with_arguments(arguments)
+
+
+def _replaced(outcome: Outcome, value: Any) -> Outcome:
+    """The outcome with another value: rendered again, because a rule changed it."""
+    rendered = render(value)
+    if isinstance(outcome, Failed):
+        return carried(outcome, Failed, text=rendered, reason=rendered.text)
+    if isinstance(outcome, TooLarge):
+        return carried(outcome, TooLarge, text=rendered, size=outcome.size, max_chars=outcome.max_chars)
+    return carried(outcome, Inline, text=rendered, value=value, content=rendered.blobs)
+
+
+def _fingerprint(rendered: Rendered) -> Fingerprint:
+    return Fingerprint(rendered.size, digest_of(rendered.data))
+
+
+def file_row(
+    call: Dispatch,
+    rule: str,
+    moment: Moment,
+    outcome: Verdict,
+    why: str | None = None,
+    change: tuple[Any, Any] | None = None,
+) -> None:
+    """Put one row on the ledger."""
+    if change is None:
+        row = Decision(rule, moment, call.name, call.call_id, outcome, False, why)
+    else:
+        row = Decision(rule, moment, call.name, call.call_id, outcome, True, why, change[0], change[1])
+    call.rows.append(row)
+    if call.emit is not None:
+        call.emit(
+            DecisionMade(
+                tool=call.name,
+                call_id=call.call_id,
+                turn=call.turn,
+                rule=rule,
+                moment=moment,
+                outcome=outcome,
+                changed=row.changed,
+                why=why,
+            )
+        )

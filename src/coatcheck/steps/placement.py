@@ -1,0 +1,317 @@
+"""Placement: the OPERATOR's threshold. What is over it is stored, and the model reads a ticket.
+
+Law (`design.md` section 3; `reference/behaviour.md` section 6): what the rules let through is measured, only
+strictly over is over, and the bytes that were measured are the bytes that are stored. Refusals, denials and
+errors are never placed. A placement that fails for any cause leaves an event and the result as it was; the
+call goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Any
+
+import anyio
+import msgspec
+
+from coatcheck.artifacts.meta import ArtifactMeta
+from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.artifacts.ticket import Ticket, make_ticket, placed_kind
+from coatcheck.dispatch import Dispatch
+from coatcheck.errors import ConfigurationError, IntegrityError, InvalidArtifact, RenderingError, UnknownParent
+from coatcheck.events import ArtifactExpired, ArtifactMinted, ArtifactRefused
+from coatcheck.outcome import Inline, Outcome, Placed, carried, rendered_of, size_of
+from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
+from coatcheck.results.rendering import Rendered, render
+from coatcheck.settings import check_duration, check_whole
+
+__all__ = ["MIN_LEAF_BYTES", "BatchPlan", "Placement", "PlacementStep", "plan_batch"]
+
+MIN_LEAF_BYTES = 1024
+"""Binary inside a placed value that is smaller stays where it is: its ticket would be longer."""
+
+_ANY_REF = "art_" + "0" * 32
+_MAX_ORIGIN_CHARS = 128
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """How large a result may be before it is stored instead of read.
+
+    Args:
+        max_inline_chars: the threshold for one result, in characters (Unicode code points); bytes for binary.
+        per_tool: thresholds of their own, by exact tool name or by glob (``"search_*"``). An exact name
+            wins over every glob, an earlier glob over a later one.
+        max_batch_chars: what all results of one turn may take together; ``None`` for no such limit.
+        preview_chars: how much of the head of a placed text its ticket shows; 0 for none.
+        timeout: how long storing one result may take before it counts as failed, in seconds or as a `timedelta`.
+
+    Raises:
+        ConfigurationError: naming the dial that cannot be honoured.
+    """
+
+    max_inline_chars: int
+    per_tool: Mapping[str, int] = {}
+    max_batch_chars: int | None = None
+    preview_chars: int = 0
+    timeout: float | timedelta = 30.0
+
+    def __post_init__(self) -> None:
+        check_whole("Placement.max_inline_chars", self.max_inline_chars)
+        if not isinstance(self.per_tool, Mapping):
+            raise ConfigurationError(f"Placement.per_tool must map tool names to limits, not {self.per_tool!r:.80}")
+        for name, limit in self.per_tool.items():
+            if not isinstance(name, str) or not name.strip():
+                raise ConfigurationError(f"Placement.per_tool: {name!r:.80} is no tool name and no glob")
+            check_whole(f"Placement.per_tool[{name!r:.80}]", limit)
+        if self.max_batch_chars is not None:
+            check_whole("Placement.max_batch_chars", self.max_batch_chars)
+        check_whole("Placement.preview_chars", self.preview_chars, least=0)
+        msgspec.structs.force_setattr(self, "timeout", check_duration("Placement.timeout", self.timeout))
+        msgspec.structs.force_setattr(self, "per_tool", dict(self.per_tool))
+
+    def limit_for(self, tool: str) -> int:
+        """The threshold of one tool, in characters."""
+        if tool in self.per_tool:
+            return self.per_tool[tool]
+        return next((limit for glob, limit in self.per_tool.items() if fnmatchcase(tool, glob)), self.max_inline_chars)
+
+
+class BatchPlan(msgspec.Struct, frozen=True):
+    """Which results of a turn are placed for its budget.
+
+    Attributes:
+        placed: their indexes. chars: what the turn takes then.
+        met: whether that is within the budget.
+    """
+
+    placed: frozenset[int]
+    chars: int
+    met: bool
+
+
+def plan_batch(sizes: Sequence[tuple[int, int | None]], budget: int) -> BatchPlan:
+    """Decide which results of one turn are placed so that together they are within ``budget``.
+
+    The largest go first, ties by index, and only where the ticket is shorter than the result.
+
+    Args:
+        sizes: per call, the characters that it takes now, and the length of its ticket or ``None`` where
+            it cannot be placed.
+        budget: in characters.
+    """
+    total = sum(chars for chars, _ in sizes)
+    placed: set[int] = set()
+    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index][0], index)):
+        if total <= budget:
+            break
+        chars, ticket = sizes[index]
+        if ticket is not None and ticket < chars:
+            placed.add(index)
+            total += ticket - chars
+    return BatchPlan(frozenset(placed), total, total <= budget)
+
+
+class PlacementStep:
+    """The middleware around governance: stores what is over, and hands on the ticket.
+
+    Args:
+        placement: the thresholds. store: where to.
+        tools: the kind that each tool's author declared, or ``None``, by tool name.
+    """
+
+    def __init__(self, placement: Placement, store: ArtifactStore, tools: Mapping[str, str | None]) -> None:
+        self._placement = placement
+        self._store = store
+        self._kinds = tools
+        self._limits = {tool: placement.limit_for(tool) for tool in tools}
+        self._smallest = min(placement.max_inline_chars, *placement.per_tool.values(), 2**63)
+        self._has_budget = placement.max_batch_chars is not None
+        self._timeout = check_duration("Placement.timeout", placement.timeout)
+
+    async def __call__(self, call: Dispatch, call_next: Callable[[Dispatch], Awaitable[Outcome]]) -> Outcome:
+        """Let the call through, then `act` where its result is `over`."""
+        outcome = await call_next(call)
+        return await self.act(call, outcome) if self.over(call, outcome) else outcome
+
+    def over(self, call: Dispatch, outcome: Outcome) -> bool:
+        """Whether this step has anything to do. With a batch budget every call of a batch has to be counted."""
+        held = outcome.held
+        size = held.size if type(held) is Rendered else len(held)
+        return size > self._limits.get(outcome.tool, self._smallest) or (self._has_budget and call.batch is not None)
+
+    async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
+        """Store what is over its own limit, or what the budget of its batch wants stored."""
+        batch = call.batch if self._has_budget else None
+        if not isinstance(outcome, Inline):
+            if batch is not None:
+                batch.ended(size_of(outcome))
+            return outcome
+        limit = self._placement.limit_for(outcome.tool)
+        size = size_of(outcome)
+        if size > limit:
+            if batch is not None:
+                batch.ended(len(self._draft(outcome, limit).to_json()))
+            return await self._place(call, outcome, limit, shared=False)
+        budget = self._placement.max_batch_chars
+        if batch is not None and budget is not None:
+            if await batch.must_place(size, len(self._draft(outcome, budget, shared=True).to_json())):
+                return await self._place(call, outcome, budget, shared=True)
+        return outcome
+
+    def _draft(self, outcome: Inline, limit: int, *, shared: bool = False) -> Ticket:
+        """The ticket but for its ref, which is as long as every other."""
+        rendered = rendered_of(outcome)
+        return self._ticket(outcome, _ANY_REF, rendered.media_type, len(rendered.data), rendered, limit, shared)
+
+    def _ticket(
+        self, outcome: Inline, ref: str, media_type: str, stored: int, rendered: Rendered, limit: int, shared: bool
+    ) -> Ticket:
+        chars = self._placement.preview_chars
+        return make_ticket(
+            tool=outcome.tool,
+            ref=ref,
+            kind=self._kind(outcome.tool),
+            media_type=media_type,
+            size=rendered.size,
+            bytes=stored,
+            limit=limit,
+            shared=shared,
+            preview=rendered.head(chars) if chars and not rendered.blobs else None,
+        )
+
+    def _kind(self, tool: str) -> str:
+        return placed_kind(tool, self._kinds.get(tool))
+
+    async def _place(self, call: Dispatch, outcome: Inline, limit: int, *, shared: bool) -> Outcome:
+        scope = anyio.CancelScope(deadline=anyio.current_time() + self._timeout)
+        try:
+            with scope:
+                return await self._store_result(outcome, limit, shared, call)
+            problem: Exception = TimeoutError(f"no answer within {self._timeout:g} seconds")
+        except Exception as error:  # noqa: BLE001 - whatever the store does, the call goes on
+            problem = error
+        if call.emit is not None:
+            call.emit(
+                ArtifactRefused(
+                    tool=outcome.tool,
+                    call_id=outcome.call_id,
+                    turn=call.turn,
+                    op="put",
+                    reason=_refusal(problem),
+                    detail=f"{type(problem).__name__}: {problem}"[:500],
+                )
+            )
+        return _unplaced(outcome)
+
+    async def _store_result(self, outcome: Inline, limit: int, shared: bool, call: Dispatch) -> Outcome:
+        rendered = rendered_of(outcome)
+        leaves: tuple[Ticket, ...] = ()
+        if isinstance(outcome.value, (dict, list, tuple)) and may_hold_binary(outcome.value, rendered.data):
+            rest, leaves = await self._store_leaves(outcome, limit, call)
+            if leaves or rendered.blobs:
+                rendered = render(rest, attach=False)
+            if leaves and not shared and rendered.size <= limit:
+                return msgspec.structs.replace(outcome, text=rendered, tickets=leaves, content=())
+        kind = self._kind(outcome.tool)
+        parents = tuple(dict.fromkeys(ticket.ref for ticket in leaves))
+        meta = await self._put(outcome, rendered.data, kind, rendered.media_type, parents, call)
+        ticket = self._ticket(outcome, meta.ref, meta.media_type, meta.bytes, rendered, limit, shared)
+        return carried(outcome, Placed, text=ticket.to_json(), ticket=ticket, tickets=(ticket, *leaves))
+
+    async def _store_leaves(self, outcome: Inline, limit: int, call: Dispatch) -> tuple[Any, tuple[Ticket, ...]]:
+        """Store every piece of binary in the value on its own; the value with tickets in their places."""
+        found: list[Blob] = []
+
+        def collect(blob: Blob) -> bytes | str:
+            found.append(blob)
+            return blob.original
+
+        replace_blobs(outcome.value, collect)
+        large = [blob for blob in found if len(blob.data) >= MIN_LEAF_BYTES]
+        if not large:
+            return outcome.value, ()
+        tickets: list[Ticket] = []
+        for blob in large:
+            kind = f"file/{blob.media_type.partition('/')[2]}"
+            meta = await self._put(outcome, blob.data, kind, blob.media_type, (), call)
+            tickets.append(
+                make_ticket(
+                    tool=outcome.tool,
+                    ref=meta.ref,
+                    kind=kind,
+                    media_type=meta.media_type,
+                    size=len(blob.data),
+                    bytes=meta.bytes,
+                    limit=limit,
+                )
+            )
+        waiting = iter(tickets)
+
+        def put_ticket(blob: Blob) -> Any:
+            if len(blob.data) >= MIN_LEAF_BYTES:
+                return msgspec.to_builtins(next(waiting))
+            return blob.original
+
+        return replace_blobs(outcome.value, put_ticket), tuple(tickets)
+
+    async def _put(
+        self, outcome: Inline, data: bytes, kind: str, media_type: str, parents: tuple[str, ...], call: Dispatch
+    ) -> ArtifactMeta:
+        origin = {"tool": outcome.tool[:_MAX_ORIGIN_CHARS]}
+        if outcome.call_id is not None:
+            origin["call_id"] = outcome.call_id[:_MAX_ORIGIN_CHARS]
+        result = await self._store.put(
+            call.scope,
+            data,
+            kind=kind,
+            media_type=media_type,
+            label=f"{outcome.tool} result",
+            origin=origin,
+            parents=parents,
+        )
+        if call.emit is not None:
+            about = {"tool": outcome.tool, "call_id": outcome.call_id, "turn": call.turn}
+            for swept in result.swept:
+                call.emit(
+                    ArtifactExpired(**about, ref=swept.ref, kind=swept.kind, bytes=swept.bytes, reason=swept.reason)
+                )
+            meta = result.meta
+            call.emit(
+                ArtifactMinted(
+                    **about,
+                    ref=meta.ref,
+                    kind=meta.kind,
+                    media_type=meta.media_type,
+                    bytes=meta.bytes,
+                    digest=meta.digest,
+                    created=result.created,
+                    label=meta.label,
+                    expires_at=meta.expires_at,
+                    origin=origin,
+                    parents=parents,
+                )
+            )
+        return result.meta
+
+
+def _refusal(problem: Exception) -> str:
+    match problem:
+        case InvalidArtifact() | RenderingError():
+            return "invalid-input"
+        case UnknownParent():
+            return "unknown-parent"
+        case IntegrityError():
+            return "digest-mismatch"
+        case _:
+            return "store-failed"
+
+
+def _unplaced(outcome: Inline) -> Outcome:
+    """The result as it was; binary that is too large to ride beside the text is named, and said to be lost."""
+    attached = sum(len(blob.data) for blob in outcome.content)
+    if attached <= MAX_ATTACHED_BYTES:
+        return outcome
+    text = f"[{attached} bytes of binary that {outcome.tool} returned could not be stored and are not shown; call it again later]"
+    return msgspec.structs.replace(outcome, text=text, content=())

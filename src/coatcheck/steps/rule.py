@@ -1,0 +1,286 @@
+"""What a rule is, and what it may answer.
+
+A rule is the operator's: an object with a name and a hook before the tool, after it, or both. Its answer is
+one of three words: ``allow()``, ``deny(reason)``, ``ask(question)``. `governance` walks the rules.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias, overload
+
+import anyio.to_thread
+import msgspec
+
+from coatcheck.call import ToolCall
+from coatcheck.errors import ConfigurationError
+from coatcheck.outcome import Inline, Outcome, size_of
+from coatcheck.results.status import Status
+
+__all__ = [
+    "PLAIN_ALLOW",
+    "UNCHANGED",
+    "Allow",
+    "Answer",
+    "Ask",
+    "BoundRules",
+    "Deny",
+    "Hook",
+    "Result",
+    "Rule",
+    "after_tool",
+    "allow",
+    "ask",
+    "before_tool",
+    "bind_rules",
+    "deny",
+]
+
+
+class _Unchanged:
+    """The value of an ``allow()`` that changes nothing; ``None`` would be a value."""
+
+    def __repr__(self) -> str:
+        return "unchanged"
+
+
+UNCHANGED = _Unchanged()
+
+
+class Allow(msgspec.Struct, frozen=True):
+    """Permits the call or the result, unchanged or replaced by ``value``. Made by `allow`."""
+
+    value: Any = UNCHANGED
+    why: str | None = None
+
+
+class Deny(msgspec.Struct, frozen=True):
+    """Refuses the call or hides the result; the model reads ``reason``. Made by `deny`."""
+
+    reason: str
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """Wants a person to decide before the tool runs. Made by `ask`."""
+
+    question: str
+    detail: Any = None
+
+
+PLAIN_ALLOW = Allow()
+"""What ``allow()`` answers: one object, because most answers are this one."""
+
+
+def allow(value: Any = UNCHANGED, why: str | None = None) -> Allow:
+    """Permit. With a ``value``, go on with it instead: other arguments before the tool, another result after it.
+
+    Args:
+        value: the replacement; ``None``, ``False`` and empty values are values.
+        why: the reason for the ledger; required with a value.
+
+    Raises:
+        ConfigurationError: for a value without a reason. Inside a rule that is a recorded denial.
+    """
+    if value is UNCHANGED and why is None:
+        return PLAIN_ALLOW
+    if why is not None and (not isinstance(why, str) or not why.strip()):
+        raise ConfigurationError("allow(why=...) must be a sentence for the ledger, or left out")
+    if value is not UNCHANGED and why is None:
+        raise ConfigurationError("allow(value) needs a why: a change without a reason is refused")
+    return Allow(value, why)
+
+
+def deny(reason: str) -> Deny:
+    """Refuse. The model reads ``reason``, so say what it may do instead.
+
+    Raises:
+        ConfigurationError: for a blank reason. Inside a rule that is a recorded denial all the same.
+    """
+    if not isinstance(reason, str) or not reason.strip():
+        raise ConfigurationError("deny(reason) needs a sentence that the model can read")
+    return Deny(reason)
+
+
+def ask(question: str, detail: Any = None) -> Ask:
+    """Let a person decide. Only before the tool; after it, asking is a recorded denial.
+
+    Args:
+        question: what the person is asked.
+        detail: anything JSON can carry that helps to decide.
+
+    Raises:
+        ConfigurationError: for a blank question. Inside a rule that is a recorded denial.
+    """
+    if not isinstance(question, str) or not question.strip():
+        raise ConfigurationError("ask(question) needs a question that a person can answer")
+    return Ask(question, detail)
+
+
+class Result:
+    """What an after-tool rule sees.
+
+    Attributes:
+        value: what the tool returned, after any envelope; the refusal or the error text where there is none.
+        text: what the model would read. size: its size in characters. Neither is computed before it is asked for.
+        status: the delivered status, or ``None``.
+        error: True where the tool raised or returned what cannot be carried.
+    """
+
+    __slots__ = ("_outcome",)
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    @property
+    def value(self) -> Any:
+        """What the tool returned."""
+        return self._outcome.value if isinstance(self._outcome, Inline) else self._outcome.text
+
+    @property
+    def text(self) -> str:
+        """What the model would read."""
+        return self._outcome.text
+
+    @property
+    def size(self) -> int:
+        """The size in characters (bytes for binary)."""
+        return size_of(self._outcome)
+
+    @property
+    def status(self) -> Status | None:
+        """The delivered status."""
+        return self._outcome.status
+
+    @property
+    def error(self) -> bool:
+        """Whether the call failed."""
+        return self._outcome.error
+
+
+Answer: TypeAlias = Allow | Deny | Ask
+BeforeHook: TypeAlias = Callable[[ToolCall], Answer | Awaitable[Answer]]
+AfterHook: TypeAlias = Callable[[ToolCall, Result], Answer | Awaitable[Answer]]
+
+
+class Rule:
+    """One governance link. Subclass it and define ``before_tool(self, call)`` and/or ``after_tool(self, call, result)``.
+
+    The hooks may be sync or async. A sync hook runs on the event loop and must not block; set ``thread = True``
+    to run it in a worker thread instead. Anything else with a ``name`` and one of the hooks is a rule, too.
+
+    Attributes:
+        name: how the ledger calls it; the class's name unless set.
+        thread: run sync hooks in a worker thread.
+    """
+
+    name: str = ""
+    thread: bool = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not cls.__dict__.get("name"):
+            cls.name = cls.__name__
+
+
+class _FunctionRule(Rule):
+    def __init__(self, moment: str, function: Callable[..., Any], name: str | None, thread: bool) -> None:
+        self.name = name or getattr(function, "__name__", "")
+        self.thread = thread
+        setattr(self, moment, function)
+
+
+@overload
+def before_tool(function: BeforeHook, /) -> Rule: ...
+@overload
+def before_tool(*, name: str | None = None, thread: bool = False) -> Callable[[BeforeHook], Rule]: ...
+def before_tool(
+    function: BeforeHook | None = None, /, *, name: str | None = None, thread: bool = False
+) -> Rule | Callable[[BeforeHook], Rule]:
+    """Make a rule of a function ``(call) -> allow() | deny(...) | ask(...)``, sync or async.
+
+    Args:
+        function: the hook; left out where the decorator takes arguments.
+        name: how the ledger calls the rule; the function's name by default.
+        thread: run a sync function in a worker thread, because it blocks.
+    """
+    if function is None:
+        return lambda hook: _FunctionRule("before_tool", hook, name, thread)
+    return _FunctionRule("before_tool", function, name, thread)
+
+
+@overload
+def after_tool(function: AfterHook, /) -> Rule: ...
+@overload
+def after_tool(*, name: str | None = None, thread: bool = False) -> Callable[[AfterHook], Rule]: ...
+def after_tool(
+    function: AfterHook | None = None, /, *, name: str | None = None, thread: bool = False
+) -> Rule | Callable[[AfterHook], Rule]:
+    """Make a rule of a function ``(call, result) -> allow() | deny(...)``, sync or async.
+
+    Args:
+        function: the hook; left out where the decorator takes arguments.
+        name: how the ledger calls the rule; the function's name by default.
+        thread: run a sync function in a worker thread, because it blocks.
+    """
+    if function is None:
+        return lambda hook: _FunctionRule("after_tool", hook, name, thread)
+    return _FunctionRule("after_tool", function, name, thread)
+
+
+class Hook:
+    """One hook of one rule, looked at once."""
+
+    __slots__ = ("function", "index", "name", "waits")
+
+    def __init__(self, name: str, index: int, function: Callable[..., Any], thread: bool) -> None:
+        self.name = name
+        self.index = index
+        self.waits = inspect.iscoroutinefunction(function) or thread
+        self.function = _in_thread(function) if thread and not inspect.iscoroutinefunction(function) else function
+
+
+def _in_thread(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    async def run(*args: Any) -> Any:
+        return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
+
+    return run
+
+
+class BoundRules(msgspec.Struct, frozen=True):
+    """The rules of one boundary: their names in declared order, and the hooks of each moment in walking order."""
+
+    names: tuple[str, ...]
+    before: tuple[Hook, ...]
+    after: tuple[Hook, ...]
+
+
+def bind_rules(rules: Sequence[object]) -> BoundRules:
+    """Check the rules and order their hooks: before the tool as declared, after it in reverse.
+
+    Raises:
+        ConfigurationError: naming ``rules[i]`` that has no name or no hook.
+    """
+    names: list[str] = []
+    before: list[Hook] = []
+    after: list[Hook] = []
+    for index, rule in enumerate(rules):
+        name = getattr(rule, "name", None)
+        if isinstance(rule, type):
+            raise ConfigurationError(f"rules[{index}] is the class {rule.__name__}; pass an instance: {rule.__name__}()")
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigurationError(
+                f"rules[{index}] ({type(rule).__name__}) has no name; decorate a function with @before_tool or @after_tool, "
+                "or give the object a name"
+            )
+        thread = bool(getattr(rule, "thread", False))
+        hooks = [(getattr(rule, "before_tool", None), before), (getattr(rule, "after_tool", None), after)]
+        for hook, walk in hooks:
+            if hook is not None:
+                if not callable(hook):
+                    raise ConfigurationError(f"rules[{index}] ({name}): its hook {hook!r:.80} cannot be called")
+                walk.append(Hook(name, index, hook, thread))
+        if all(hook is None for hook, _ in hooks):
+            raise ConfigurationError(f"rules[{index}] ({name}) has neither a before_tool nor an after_tool hook")
+        names.append(name)
+    return BoundRules(tuple(names), tuple(before), tuple(reversed(after)))

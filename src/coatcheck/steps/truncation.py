@@ -1,0 +1,127 @@
+"""Truncation: the last net. It cuts whatever is left over the limit, and says so.
+
+Law (`design.md` section 3, partings 8 and 9): what the model reads is valid JSON for every limit; the head
+is a verbatim prefix, as long as the limit affords; where a head is present the whole is within the limit,
+and where the limit cannot even hold the explanation, the explanation stands alone. Errors keep their tail
+too, because the cause is in their last line. A ticket is never cut.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from coatcheck.dispatch import Dispatch
+from coatcheck.outcome import Failed, Inline, Marker, Outcome, Placed, Truncated, carried, rendered_of
+from coatcheck.results.rendering import Rendered
+from coatcheck.settings import check_whole
+
+__all__ = ["Truncation", "TruncationStep", "cut"]
+
+
+class Truncation(msgspec.Struct, frozen=True):
+    """The most characters that any one result may put before the model.
+
+    Args:
+        max_chars: in characters (Unicode code points).
+
+    Raises:
+        ConfigurationError: for anything but a positive whole number.
+    """
+
+    max_chars: int
+
+    def __post_init__(self) -> None:
+        check_whole("Truncation.max_chars", self.max_chars)
+
+
+def cut(tool: str, rendered: Rendered, max_chars: int, *, tail: bool = False) -> Marker | None:
+    """Decide: ``None`` where the text fits, else the marker that the model reads instead.
+
+    Args:
+        tool: whose result it is.
+        rendered: the text. max_chars: the limit.
+        tail: keep the end as well as the beginning (for errors).
+    """
+    if rendered.size <= max_chars:
+        return None
+    reason = (
+        f"This is the beginning of what {tool[:128]} returned: {rendered.size} characters, "
+        f"cut to the limit of {max_chars}. Ask for less to see the rest."
+    )
+    if tail:
+        reason = (
+            f"This is the beginning and the end of an error of {tool[:128]}: {rendered.size} characters, "
+            f"cut to the limit of {max_chars}."
+        )
+        frame = len(Marker(reason=reason, head="", tail="").to_json())
+        room = max_chars - frame
+        back = _longest(rendered.tail(max(0, room // 2)), room // 2, from_end=True)
+        front = _longest(rendered.head(max(0, room - _cost(back))), room - _cost(back))
+        return Marker(reason=reason, head=front or None, tail=back or None)
+    room = max_chars - len(Marker(reason=reason, head="").to_json())
+    return Marker(reason=reason, head=_longest(rendered.head(max(0, room)), room) or None)
+
+
+def _cost(text: str) -> int:
+    """How many characters ``text`` takes inside a JSON string, its escapes paid for."""
+    return len(msgspec.json.encode(text).decode()) - 2
+
+
+def _longest(text: str, room: int, *, from_end: bool = False) -> str:
+    """The longest prefix (or suffix) of ``text`` that takes at most ``room`` characters inside a JSON string."""
+    if room <= 0:
+        return ""
+    if _cost(text) <= room:
+        return text
+    if from_end:
+        kept = bisect_right(range(1, len(text) + 1), room, key=lambda length: _cost(text[-length:]))
+        return text[len(text) - kept :]
+    kept = bisect_right(range(1, len(text) + 1), room, key=lambda length: _cost(text[:length]))
+    return text[:kept]
+
+
+class TruncationStep:
+    """The outermost of the four: measures what is left, refusals and errors too."""
+
+    def __init__(self, truncation: Truncation) -> None:
+        self._max_chars = truncation.max_chars
+
+    async def __call__(self, call: Dispatch, call_next: Callable[[Dispatch], Awaitable[Outcome]]) -> Outcome:
+        """Let the call through, then `act` where its result is `over`."""
+        outcome = await call_next(call)
+        return await self.act(call, outcome) if self.over(call, outcome) else outcome
+
+    def over(self, call: Dispatch, outcome: Outcome) -> bool:
+        """Whether this step has anything to do."""
+        held = outcome.held
+        return (held.size if type(held) is Rendered else len(held)) > self._max_chars
+
+    async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
+        """Cut the text, and say so. A ticket is left whole."""
+        if isinstance(outcome, Placed):
+            return outcome
+        marker = cut(outcome.tool, _text_only(outcome), self._max_chars, tail=isinstance(outcome, Failed))
+        if marker is None:
+            return outcome
+        if isinstance(outcome, Inline):
+            return carried(
+                outcome,
+                Truncated,
+                text=marker.to_json(),
+                cut=True,
+                marker=marker,
+                tickets=outcome.tickets,
+                content=outcome.content,
+            )
+        return msgspec.structs.replace(outcome, text=marker.to_json(), cut=True)
+
+
+def _text_only(outcome: Outcome) -> Rendered:
+    """The text that the model would read; binary beside it is bounded elsewhere."""
+    rendered = rendered_of(outcome)
+    if not rendered.blobs:
+        return rendered
+    return Rendered(len(rendered.text), rendered.media_type, None, rendered.text)

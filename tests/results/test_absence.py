@@ -1,0 +1,210 @@
+from __future__ import annotations
+
+import enum
+import json
+from types import MappingProxyType
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coatcheck.errors import DeclarationError
+from coatcheck.results.absence import ABSENCE_NOTE, absent, read_absence
+from coatcheck.results.notes import NOTES
+
+texts = st.text(min_size=1).filter(str.strip)
+items = st.one_of(texts, st.fixed_dictionaries({"what": texts}), st.fixed_dictionaries({"what": texts, "why": texts}))
+reasoned = st.fixed_dictionaries({"what": texts, "why": texts})
+declarations = st.fixed_dictionaries(
+    {"what": texts, "checked": st.lists(items, min_size=1, max_size=3)},
+    optional={
+        "not_checked": st.lists(items, max_size=3) | st.lists(items, max_size=2).map(tuple),
+        "cannot_cover": st.lists(reasoned, max_size=3),
+        "try_instead": st.none() | st.text(),
+    },
+)
+
+
+def refusal(**declaration: Any) -> str:
+    with pytest.raises(DeclarationError) as refused:
+        absent(**declaration)
+    text = str(refused.value)
+    assert text.startswith("refused: ")
+    assert "absent()" not in text
+    return text
+
+
+class TestTheMint:
+    def test_an_absence_says_what_where_and_what_not_in_the_order_of_the_wire(self) -> None:
+        absence = absent(
+            what=" orders of Dana ",
+            checked=["live table", {"what": "last 24h", "why": " retention "}],
+            not_checked=({"what": "archive", "why": "older"}, "cold tier"),
+            cannot_cover=[MappingProxyType({"what": "the subsidiary", "why": "another system"})],
+            try_instead=" Ask by number. ",
+        )
+        assert list(absence.items()) == [
+            ("af_absent", True),
+            ("outcome", "nothing_found"),
+            ("looked_for", "orders of Dana"),
+            ("checked", [{"what": "live table"}, {"what": "last 24h", "why": "retention"}]),
+            ("not_checked", [{"what": "archive", "why": "older"}, {"what": "cold tier"}]),
+            ("cannot_cover", [{"what": "the subsidiary", "why": "another system"}]),
+            ("retry_returns_the_same", True),
+            ("try_instead", "Ask by number."),
+            ("note", ABSENCE_NOTE),
+        ]
+
+    def test_what_is_empty_mints_no_key(self) -> None:
+        absence = absent(what="x", checked=["a"], not_checked=[], cannot_cover=(), try_instead=" ")
+        assert list(absence) == ["af_absent", "outcome", "looked_for", "checked", "retry_returns_the_same", "note"]
+
+    @given(declarations)
+    def test_what_is_minted_is_recognised_and_survives_the_wire(self, declaration: dict[str, Any]) -> None:
+        absence = absent(**declaration)
+        assert read_absence(absence) is absence
+        again = json.loads(json.dumps(absence))
+        assert again == absence
+        assert list(again) == list(absence)
+        assert read_absence(again) is again
+
+    @given(declarations)
+    def test_the_authors_own_objects_are_neither_kept_nor_changed(self, declaration: dict[str, Any]) -> None:
+        before = repr(declaration)
+        absence = absent(**declaration)
+        absence["checked"][0]["what"] = "changed"
+        absence["checked"].append({})
+        assert repr(declaration) == before
+
+    @given(declarations, texts)
+    def test_the_note_is_the_same_whatever_is_said(self, declaration: dict[str, Any], what: str) -> None:
+        assert absent(**{**declaration, "what": what})["note"] == ABSENCE_NOTE
+
+    def test_a_sentence_that_is_no_text_is_none(self) -> None:
+        for odd in (7, False, ["a"], None):
+            assert "try_instead" not in absent(what="x", checked=["a"], try_instead=odd)  # type: ignore[arg-type]
+
+    def test_members_of_a_text_enum_are_text_and_come_out_plain(self) -> None:
+        class Ground(enum.StrEnum):
+            LIVE = "live table"
+
+        [item] = absent(what=Ground.LIVE, checked=[Ground.LIVE])["checked"]
+        assert type(item["what"]) is str
+
+    def test_the_note_is_published(self) -> None:
+        assert NOTES["absence"] == ABSENCE_NOTE
+        for word in ("succeeded", "`checked`", "`not_checked`", "`cannot_cover`", "do not repeat"):
+            assert word in ABSENCE_NOTE
+        with pytest.raises(TypeError):
+            NOTES["absence"] = ""  # type: ignore[index]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("what", ["", " \n", "\u00a0\u3000", None, 7, ["x"]])
+    def test_what_must_say_something(self, what: Any) -> None:
+        assert "refused: what must be text" in refusal(what=what, checked=["a"])
+
+    def test_what_and_checked_must_be_given(self) -> None:
+        assert "what must be text that says what was looked for, but it is missing" in refusal(checked=["a"])
+        assert "what" in refusal()
+        for text in (refusal(what="thing-42"), refusal(what="thing-42", checked=[])):
+            assert "thing-42" in text
+            assert "checked" in text
+
+    @pytest.mark.parametrize("field", ["checked", "not_checked", "cannot_cover"])
+    @pytest.mark.parametrize("odd", [None, "text", {"what": "x"}, {"x"}, 7, iter(["x"])])
+    def test_a_list_is_a_list_or_a_tuple(self, field: str, odd: Any) -> None:
+        text = refusal(**{"what": "x", "checked": ["a"], field: odd})
+        assert text.startswith(f"refused: {field} must be a list, but it is")
+
+    @pytest.mark.parametrize(
+        ("field", "item", "mentions"),
+        [
+            ("checked", " ", ["checked[1]", "blank"]),
+            ("checked", None, ["checked[1]", "None"]),
+            ("not_checked", 7, ["not_checked[1]", "int"]),
+            ("not_checked", {}, ["not_checked[1].what", "missing"]),
+            ("checked", {"what": None}, ["checked[1].what", "None"]),
+            ("checked", {"what": "db", "why": " "}, ["checked[1].why", '"db"', "blank"]),
+            ("checked", {"what": "db", "why": None}, ["checked[1].why", '"db"', "None"]),
+            ("cannot_cover", "peer", ["cannot_cover[1].why", '"peer"', "missing"]),
+            ("cannot_cover", {"what": "peer"}, ["cannot_cover[1].why", '"peer"', "missing"]),
+            ("cannot_cover", {"what": "peer", "why": ""}, ["cannot_cover[1].why", '"peer"', "blank"]),
+            ("checked", {"What": "db"}, ["checked[1]", '"What"', "write what"]),
+            ("checked", {"what": "db", "WHY": "r"}, ["checked[1]", '"WHY"', "write why"]),
+            ("checked", {"what": "db", "because": "r"}, ["checked[1]", '"because"', "there are what, why"]),
+            ("checked", {"what": "db", 1: "r"}, ["checked[1]", '"1"']),
+        ],
+    )
+    def test_an_item_is_refused_by_its_list_and_index(self, field: str, item: Any, mentions: list[str]) -> None:
+        fine = {"what": "fine", "why": "so"}
+        text = refusal(**{"what": "x", "checked": ["a"], field: [fine, item]})
+        assert [token for token in mentions if token not in text] == []
+
+    @pytest.mark.parametrize(
+        ("slip", "meant"),
+        [
+            ("notChecked", "not_checked"),
+            ("cannotCover", "cannot_cover"),
+            ("tryInstead", "try_instead"),
+            ("NOT_CHECKED", "not_checked"),
+            ("Checked", "checked"),
+            ("What", "what"),
+        ],
+    )
+    def test_a_slip_in_a_name_is_answered_with_the_name_that_was_meant(self, slip: str, meant: str) -> None:
+        text = refusal(**{"what": "x", "checked": ["a"], slip: ["b"]})
+        assert f'"{slip}"; write {meant}' in text
+
+    def test_an_unknown_name_is_answered_with_those_that_there_are(self) -> None:
+        text = refusal(what="x", checked=["a"], hint="b")
+        assert '"hint"; there are what, checked, not_checked, cannot_cover, try_instead' in text
+
+    def test_the_first_fault_is_the_one_that_is_named(self) -> None:
+        text = refusal(what="x", checked=["a", ""], not_checked="bad", cannot_cover=["bad"])
+        assert "checked[1]" in text
+        assert "cannot_cover" not in text
+
+    def test_advice_in_another_shape_is_refused_rather_than_dropped(self) -> None:
+        assert "try_instead" in refusal(what="x", checked=["a"], try_instead={"tool": "y"})
+
+    def test_a_refusal_quotes_a_long_or_wild_text_only_within_bounds(self) -> None:
+        wild = 'x"] [now obey\n\u202e\ud800' + "y" * 10_000
+        text = refusal(what=wild, checked=[])
+        assert len(text) < 300
+        assert text.isprintable()
+        assert text.count('"') == 2
+        assert "]" not in text
+
+
+class TestTheRecogniser:
+    def test_only_the_marker_and_some_ground_are_demanded(self) -> None:
+        for value in (
+            {"af_absent": True, "checked": [None]},
+            {"af_absent": True, "checked": ("a",), "extra": 1},
+            {"af_absent": True, "checked": [{}], "outcome": 7},
+        ):
+            assert read_absence(value) is value
+
+    @pytest.mark.parametrize(
+        "value",
+        [
+            {"af_absent": 1, "checked": ["a"]},
+            {"af_absent": "true", "checked": ["a"]},
+            {"af_absent": True},
+            {"af_absent": True, "checked": []},
+            {"af_absent": True, "checked": "a"},
+            {"af_absent": True, "checked": {"0": "a"}},
+            {"data": {"af_absent": True, "checked": ["a"]}},
+            [{"af_absent": True, "checked": ["a"]}],
+            '{"af_absent": true, "checked": ["a"]}',
+            b'{"af_absent": true, "checked": ["a"]}',
+            mock.MagicMock(spec=dict),
+            {"af_absent": True, "checked": mock.MagicMock(spec=list)},
+            None,
+        ],
+    )
+    def test_everything_else_is_data(self, value: object) -> None:
+        assert read_absence(value) is None

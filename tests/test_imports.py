@@ -1,0 +1,60 @@
+"""``import coatcheck`` costs what its core needs, and nothing that is optional."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# What optional parts, tests or tools may load, but a host that only wants the core must not pay for.
+UNWANTED = {
+    "store clients": {"aiobotocore", "boto3", "botocore", "duckdb"},
+    "command line": {"click", "rich", "typer"},
+    "frameworks": {
+        "agents",
+        "fastapi",
+        "fastmcp",
+        "langchain",
+        "langchain_core",
+        "langgraph",
+        "mcp",
+        "pydantic_ai",
+        "starlette",
+    },
+    "value types that tools may use": {"attr", "attrs", "numpy", "pydantic", "pydantic_core"},
+    "the other event loop": {"trio"},
+}
+
+
+def modules_after(statement: str) -> set[str]:
+    """The modules that a fresh interpreter has loaded after one statement."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{statement}\nimport sys\nprint(*sys.modules, sep='\\n')"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=50,
+    )
+    return set(done.stdout.split())
+
+
+@pytest.fixture(scope="module")
+def loaded() -> set[str]:
+    # Less what the interpreter itself starts with: path entries in site-packages may import on their own.
+    return modules_after("import coatcheck") - modules_after("pass")
+
+
+@pytest.mark.parametrize("kind", UNWANTED)
+def test_importing_coatcheck_loads_nothing_optional(loaded: set[str], kind: str) -> None:
+    roots = {name.partition(".")[0] for name in loaded}
+    assert {name for name in roots if name in UNWANTED[kind] or name.startswith("langchain")} == set()
+
+
+@pytest.mark.parametrize("room", ["adapters", "cli", "gateway", "readers", "service", "testing"])
+def test_importing_coatcheck_loads_only_the_rooms_of_the_core(loaded: set[str], room: str) -> None:
+    assert {name for name in loaded if f"{name}.".startswith(f"coatcheck.{room}.")} == set()
+
+
+def test_the_probe_sees_what_an_import_loads() -> None:
+    assert {"coatcheck", "anyio", "msgspec"} <= modules_after("import coatcheck, anyio, msgspec")
