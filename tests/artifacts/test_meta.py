@@ -61,7 +61,7 @@ def test_a_buffer_is_kept_as_bytes_that_nobody_else_can_change(data: Any) -> Non
 
 @pytest.mark.parametrize("data", ["abc", None, 7, [97], {"a": 1}])
 def test_what_is_not_bytes_is_refused(data: object) -> None:
-    with pytest.raises(InvalidArtifact, match="^data must be bytes"):
+    with pytest.raises(InvalidArtifact, match=r"^data must be bytes"):
         judge(data)
 
 
@@ -85,7 +85,7 @@ def test_an_expiry_is_kept_in_utc() -> None:
     ],
 )
 def test_an_expiry_that_is_not_an_aware_time_in_the_future_is_refused(expires_at: object) -> None:
-    with pytest.raises(InvalidArtifact, match="^expires_at "):
+    with pytest.raises(InvalidArtifact, match=r"^expires_at "):
         judge(expires_at=expires_at)
 
 
@@ -174,5 +174,5 @@ def test_a_clock_is_read_in_utc() -> None:
 
 @pytest.mark.parametrize("time", [datetime(2031, 1, 2), 1_925_000_000.0, None])
 def test_a_clock_that_gives_no_aware_time_is_refused(time: Any) -> None:
-    with pytest.raises(ConfigurationError, match="^clock must return an aware datetime"):
+    with pytest.raises(ConfigurationError, match=r"^clock must return an aware datetime"):
         read_clock(lambda: time)

@@ -6,6 +6,8 @@ import threading
 from collections.abc import Iterator
 
 import anyio
+import anyio.abc
+import anyio.to_thread
 import pytest
 
 from coatcheck.artifacts.ref import digest_of
@@ -24,9 +26,7 @@ def gate() -> Iterator[threading.Event]:
 
 
 async def until(what: threading.Event) -> None:
-    with anyio.fail_after(5):
-        while not what.is_set():
-            await anyio.sleep(0.001)
+    assert await anyio.to_thread.run_sync(what.wait, 5)
 
 
 async def test_work_runs_in_a_thread_and_its_result_and_its_error_come_back() -> None:
@@ -131,11 +131,20 @@ async def test_tasks_take_turns_at_one_key_and_pass_each_other_at_different_ones
 
 async def test_a_task_that_gives_up_waiting_leaves_its_turn_to_the_next() -> None:
     turns = Turns()
-    async with turns.of("key"):
+    leave = anyio.Event()
+
+    async def stay(*, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        async with turns.of("key"):
+            task_status.started()
+            await leave.wait()
+
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(stay)
         with anyio.move_on_after(0.01) as scope:
             async with turns.of("key"):
                 raise AssertionError
         assert scope.cancelled_caught
-    with anyio.fail_after(1):
-        async with turns.of("key"):
-            pass
+        leave.set()
+        with anyio.fail_after(1):
+            async with turns.of("key"):
+                pass

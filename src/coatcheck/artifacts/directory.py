@@ -59,7 +59,7 @@ class DirectoryStore:
     either still succeeds, which is harmless, or is never seen.
 
     Args:
-        path: the directory. Its parents are made with it.
+        path: the directory. Its parents are made with it. A relative one means where the process is at the opening.
         ttl: how long an artifact resolves after its last put; ``None``: until it is deleted or evicted.
         max_bytes: what the payloads of one scope may take together, in bytes; ``None`` is no limit.
         max_count: how many artifacts one scope may hold; ``None`` is no limit.
@@ -84,7 +84,7 @@ class DirectoryStore:
         if not isinstance(fsync, bool):
             raise ConfigurationError(f"fsync must be True or False, not {fsync!r:.80}")
         self._retention = Retention(ttl=ttl, max_bytes=max_bytes, max_count=max_count)
-        self._root = Root(_absolute(path), fsync=fsync)
+        self._root = Root(_checked(path), fsync=fsync)
         self._created = False
         self._clock = clock
         self._workers = Workers()
@@ -293,14 +293,14 @@ class DirectoryStore:
         return StoreUnavailable(f"the store in {self._root.path} cannot {task}: {error.strerror} ({code})")
 
 
-def _absolute(path: str | os.PathLike[str]) -> Path:
+def _checked(path: str | os.PathLike[str]) -> Path:
     try:
         text = os.fspath(path)
     except TypeError:
         text = ""
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(f"path must name a directory, not {path!r:.80}")
-    return Path(text).absolute()
+    return Path(text)
 
 
 def _visible(entry: Entry | None, now: datetime) -> ArtifactMeta | None:

@@ -40,7 +40,7 @@ class Root:
     """The store's directory. It is opened anew for every operation, so one that vanished is noticed.
 
     Args:
-        path: absolute.
+        path: a relative one means where the process is when the store is opened.
         fsync: every change is flushed to the disk before it counts.
     """
 
@@ -54,6 +54,7 @@ class Root:
         Raises:
             StoreUnavailable: a store of another format is there.
         """
+        self.path = self.path.absolute()
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         with named_directory(self.path) as root:
             if not exists(_CONTROL, root):

@@ -17,7 +17,7 @@ from coatcheck.artifacts.open import open_store
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ticket import MAX_TICKET_CHARS, PREVIEW_FENCE_CHARS
 from coatcheck.boundary.approval import Approvals, MemoryApprovals, Sealer
-from coatcheck.boundary.chain import Entrance, Inside, Middleware, Step, compose, place
+from coatcheck.boundary.chain import Entrance, Inside, Middleware, StepName, compose, place
 from coatcheck.boundary.execution import Execution, RunningThreads
 from coatcheck.boundary.session import Session
 from coatcheck.boundary.tool import Tool, as_tool
@@ -34,6 +34,7 @@ from coatcheck.steps.ceiling import CeilingStep
 from coatcheck.steps.governance import GovernanceStep
 from coatcheck.steps.placement import Placement, PlacementStep
 from coatcheck.steps.rule import bind_rules
+from coatcheck.steps.step import Step
 from coatcheck.steps.truncation import Truncation, TruncationStep
 
 __all__ = ["Boundary"]
@@ -142,7 +143,7 @@ class Boundary:
 
     def _composed(self, tools: Mapping[str, Tool[..., Any]]) -> tuple[tuple[str, ...], Entrance]:
         """The chain around ``tools``: its names, and its entrance."""
-        steps: dict[Step, Middleware] = {}
+        steps: dict[StepName, Step] = {}
         if self.truncation is not None:
             steps["truncation"] = TruncationStep(self.truncation)
         if self.placement is not None and self.store is not None:

@@ -7,35 +7,36 @@ The four keep their order whatever a host adds. A step that is not configured is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from coatcheck.call import ToolCall
 from coatcheck.dispatch import Dispatch
 from coatcheck.errors import ConfigurationError
-from coatcheck.outcome import Outcome, failed
+from coatcheck.outcome import Outcome, failed, size_of
+from coatcheck.steps.step import Step
 
-__all__ = ["STEPS", "CallNext", "Entrance", "Inside", "Middleware", "Step", "compose", "inside", "place"]
+__all__ = ["STEPS", "CallNext", "Entrance", "Inside", "Middleware", "StepName", "compose", "inside", "place"]
 
 CallNext: TypeAlias = Callable[[ToolCall], Awaitable[Outcome]]
 Entrance: TypeAlias = Callable[[Dispatch], Awaitable[Outcome]]
 Middleware: TypeAlias = Callable[[ToolCall, CallNext], Awaitable[Outcome]]
-Step: TypeAlias = Literal["truncation", "placement", "governance", "ceiling"]
+StepName: TypeAlias = Literal["truncation", "placement", "governance", "ceiling"]
 
-STEPS: tuple[Step, ...] = ("truncation", "placement", "governance", "ceiling")
+STEPS: tuple[StepName, ...] = ("truncation", "placement", "governance", "ceiling")
 """The four steps, outermost first."""
 
 
 class Inside(msgspec.Struct, frozen=True):
     """A host's middleware and the step that it stands just inside of. Made by `inside`."""
 
-    step: Step
+    step: StepName
     middleware: Middleware
 
 
-def inside(step: Step, middleware: Middleware) -> Inside:
+def inside(step: StepName, middleware: Middleware) -> Inside:
     """Place ``middleware`` just inside a step: ``inside("placement", m)`` sees what placement is about to measure.
 
     Raises:
@@ -47,8 +48,8 @@ def inside(step: Step, middleware: Middleware) -> Inside:
 
 
 def place(
-    steps: dict[Step, Middleware], middleware: Sequence[Middleware | Inside]
-) -> tuple[tuple[str, Middleware], ...]:
+    steps: Mapping[StepName, Step], middleware: Sequence[Middleware | Inside]
+) -> tuple[tuple[str, Middleware | Step], ...]:
     """Order everything that stands around the tool, outermost first, each with its name.
 
     Args:
@@ -56,8 +57,8 @@ def place(
         middleware: the host's own: plain ones stand outermost, in order; ``inside(...)`` ones where they say,
             also where that step itself is not configured.
     """
-    outermost: list[tuple[str, Middleware]] = []
-    within: dict[str, list[tuple[str, Middleware]]] = {step: [] for step in STEPS}
+    outermost: list[tuple[str, Middleware | Step]] = []
+    within: dict[str, list[tuple[str, Middleware | Step]]] = {step: [] for step in STEPS}
     for index, entry in enumerate(middleware):
         function = entry.middleware if isinstance(entry, Inside) else entry
         if not callable(function) or isinstance(function, type):
@@ -74,57 +75,42 @@ def place(
     return tuple(placed)
 
 
-class Measuring(Protocol):
-    """A step that only looks at what comes out of the tool: truncation, placement, ceiling."""
-
-    def over(self, call: Dispatch, outcome: Outcome) -> bool:
-        """Whether it has anything to do; cheap, because it is asked about every result."""
-
-    async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
-        """Do it."""
-
-
-def compose(placed: Sequence[tuple[str, Middleware]], innermost: Entrance) -> Entrance:
-    """Nest the placed middlewares around ``innermost``.
-
-    Measuring steps that stand directly around each other share one coroutine: what they do and in which
-    order is the same as if each were nested in the next, and a result that is over no limit costs less.
-    """
+def compose(placed: Sequence[tuple[str, Middleware | Step]], innermost: Entrance) -> Entrance:
+    """Nest what was placed around ``innermost``; steps that stand directly around each other share one coroutine."""
     call_next = innermost
-    together: list[Measuring] = []
+    together: list[Step] = []
     for name, middleware in reversed(placed):
-        if hasattr(middleware, "over") and name in STEPS:
-            together.append(cast("Measuring", middleware))
-            continue
-        call_next = _measured(together, call_next)
-        together = []
-        call_next = _around(middleware, call_next) if name in STEPS else _guarded(name, middleware, call_next)
-    return _measured(together, call_next)
+        if isinstance(middleware, Step):
+            together.append(middleware)
+        else:
+            call_next = _guarded(name, middleware, _together(together, call_next))
+            together = []
+    return _together(together, call_next)
 
 
-def _measured(steps: list[Measuring], call_next: Entrance) -> Entrance:
-    """The measuring ``steps``, innermost first, after ``call_next``."""
+def _together(steps: list[Step], call_next: Entrance) -> Entrance:
+    """The ``steps``, innermost first, around ``call_next``; see `Step` for why this is nesting."""
     if not steps:
         return call_next
-    looks = tuple((step.over, step.act) for step in steps)
+    enters = tuple(step.enter for step in reversed(steps) if step.enters)
+    leaves = tuple((step.over, step.act) for step in steps)
 
-    async def enter(call: Dispatch) -> Outcome:
-        outcome = await call_next(call)
-        for over, act in looks:
-            if over(call, outcome):
+    async def around(call: Dispatch) -> Outcome:
+        entered: Dispatch | Outcome = call
+        for enter in enters:
+            entered = await enter(call)
+            if isinstance(entered, Outcome):
+                break
+            call = entered
+        outcome = entered if isinstance(entered, Outcome) else await call_next(call)
+        size = size_of(outcome)
+        for over, act in leaves:
+            if over(call, outcome, size):
                 outcome = await act(call, outcome)
+                size = size_of(outcome)
         return outcome
 
-    return enter
-
-
-def _around(middleware: Middleware, call_next: Entrance) -> Entrance:
-    function = cast("Any", middleware).__call__  # bound once, not looked up for every call
-
-    def enter(call: Dispatch) -> Awaitable[Outcome]:
-        return cast("Awaitable[Outcome]", function(call, call_next))
-
-    return enter
+    return around
 
 
 def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance:

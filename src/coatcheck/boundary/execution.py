@@ -36,7 +36,7 @@ from coatcheck.results.envelope import (
     explain_near_miss,
     read_envelope,
 )
-from coatcheck.results.reading import Declared, Reading, read_result, read_result_encoded
+from coatcheck.results.reading import Declared, Reading, may_declare, read_result, read_result_encoded
 from coatcheck.results.rendering import JSON, Rendered, render
 from coatcheck.results.status import Status
 
@@ -164,11 +164,14 @@ class _Runner:
         self._wanted = own + (() if shared is None else (shared,))
         self._threads = threads
         self._places = places
+        self._takes_arguments = tool.takes_arguments
         self._direct = tool.is_async and not self._wanted and tool.timeout is None
 
     async def run(self, call: Dispatch) -> Outcome:
+        arguments = call.arguments
         try:
-            arguments = self._tool.convert(call.arguments)
+            if arguments or self._takes_arguments:
+                arguments = self._tool.convert(arguments)
         except msgspec.ValidationError as error:
             return failed(call, self._teach_arguments(error))
         try:
@@ -182,13 +185,19 @@ class _Runner:
             _log.debug("tool %s raised", self._name, exc_info=True)
             return failed(call, _message(error), executed=True)
         try:
-            return self._read(call, value)
+            if may_declare(value) or call.emit is not None:
+                return self._read(call, value)
+            rendered = render(value)
+            if rendered.blobs or (rendered.size > MAX_ATTACHED_BYTES and not self._places):
+                return self._inline(call, value, rendered)
         except RenderingError as error:
             return failed(
                 call,
                 f"{self._name} returned a value that cannot be delivered: {error}. Nothing of it was returned or stored.",
                 executed=True,
             )
+        # The slot of `text` holds the rendering until somebody reads it: see outcome.py.
+        return Inline(tool=call.name, call_id=call.call_id, text=rendered, executed=True, value=value)  # type: ignore[arg-type]
 
     async def _bounded(self, arguments: dict[str, Any], call: Dispatch) -> Any:
         tool = self._tool
@@ -222,7 +231,7 @@ class _Runner:
         if envelope is None and reading is None:
             if call.emit is not None and (hint := explain_near_miss(value)) is not None:
                 call.emit(NearMiss(tool=call.name, call_id=call.call_id, turn=call.turn, hint=hint))
-            return Inline(tool=call.name, call_id=call.call_id, executed=True, value=value, **self._rendered(value))
+            return self._inline(call, value, render(value))
         if self._foreign:
             return self._read_foreign(call, value, envelope, reading)
         effects: tuple[Effect, ...] = ()
@@ -239,16 +248,8 @@ class _Runner:
         declared = _declared(call, reading)
         if reading is not None and status is None:
             status = reading.status
-        return Inline(
-            tool=call.name,
-            call_id=call.call_id,
-            status=status,
-            executed=True,
-            effects=effects,
-            malformed=malformed,
-            declared=declared,
-            value=value,
-            **self._rendered(value),
+        return self._inline(
+            call, value, render(value), status=status, effects=effects, malformed=malformed, declared=declared
         )
 
     def _read_foreign(
@@ -260,21 +261,20 @@ class _Runner:
             call.emit(ForeignEnvelope(tool=call.name, call_id=call.call_id, turn=call.turn, form=form))
         if reading is None and envelope is not None and not isinstance(value, Encoded):
             reading = read_result(envelope.content)
+        return self._inline(call, value, render(value), declared=_declared(call, reading))
+
+    def _inline(self, call: Dispatch, value: Any, rendered: Rendered, **facts: Any) -> Inline:
+        if rendered.size > MAX_ATTACHED_BYTES and not self._places:
+            _refuse_large_binary(value, rendered)
         return Inline(
             tool=call.name,
             call_id=call.call_id,
+            text=rendered,  # type: ignore[arg-type]  # see above
             executed=True,
-            declared=_declared(call, reading),
             value=value,
-            **self._rendered(value),
+            content=rendered.blobs,
+            **facts,
         )
-
-    def _rendered(self, value: Any) -> dict[str, Any]:
-        """The fields of an outcome that the rendering decides. The slot of ``text`` holds the rendering: see outcome.py."""
-        rendered = render(value)
-        if rendered.size > MAX_ATTACHED_BYTES and not self._places:
-            _refuse_large_binary(value, rendered)
-        return {"text": rendered, "content": rendered.blobs}
 
 
 class Execution:

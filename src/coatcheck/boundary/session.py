@@ -96,10 +96,9 @@ class Session:
         """
         self.turn += 1
         call = Dispatch(name, arguments, call_id, self.scope, self.turn, [], self._emit)  # type: ignore[arg-type]  # read next
-        began = 0.0
         if self._emit is not None:
-            began = perf_counter()
             self._started(call, 1)
+        began = perf_counter()
         outcome = await self._entered(call, self._chain)
         return self._finished(outcome, call, began)
 

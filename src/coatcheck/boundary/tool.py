@@ -39,6 +39,7 @@ class Tool(Generic[P, R]):
         concurrency: how many executions may run at once, or ``None``.
         foreign: the result is relayed from elsewhere and has no authority.
         function: the function itself.
+        takes_arguments: whether it has parameters of its own.
         is_async: whether it is a coroutine function; any other runs in a worker thread.
     """
 
@@ -72,6 +73,7 @@ class Tool(Generic[P, R]):
         self.arguments_type, self._takes_any = _arguments_type(self.name, function)
         self.parameters = _schema(self.name, self.arguments_type, self._takes_any)
         self._names = self.arguments_type.__struct_fields__
+        self.takes_arguments = bool(self._names)
         self._leaves_out = msgspec.UNSET in self.arguments_type.__struct_defaults__
         functools.update_wrapper(self, function)
 
@@ -91,9 +93,7 @@ class Tool(Generic[P, R]):
         if self._takes_any:  # what is not a parameter of its own passes through
             named = {name: item for name, item in arguments.items() if name in self._names}
             return {**arguments, **self._given(named)}
-        if arguments or self._names:
-            return self._given(arguments)
-        return {}
+        return self._given(arguments)
 
     def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
         fields = msgspec.structs.asdict(msgspec.convert(arguments, self.arguments_type))

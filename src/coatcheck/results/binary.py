@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["MAX_ATTACHED_BYTES", "OCTETS", "Blob", "is_content_block", "may_hold_binary", "replace_blobs"]
+__all__ = ["MAX_ATTACHED_BYTES", "OCTETS", "Blob", "may_hold_binary", "replace_blobs"]
 
 MAX_ATTACHED_BYTES = 64 * 1024
 """How many bytes of binary one outcome carries in ``content`` where no placement decides."""
@@ -50,11 +50,6 @@ class Blob(msgspec.Struct, frozen=True):
     data: bytes
     path: str = "$"
     original: bytes | str = b""
-
-
-def is_content_block(value: object) -> bool:
-    """Whether ``value`` is a mapping with a ``type``: a content block, which may hold an image or a sound."""
-    return type(value) is dict and "type" in value
 
 
 def may_hold_binary(value: object, encoded: bytes) -> bool:

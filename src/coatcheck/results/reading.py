@@ -20,7 +20,7 @@ from coatcheck.results.absence import ABSENCE_MARKER, read_absence
 from coatcheck.results.coverage import COVERAGE_MARKER, read_coverage
 from coatcheck.results.shapes import is_array, is_text, is_utf8
 
-__all__ = ["Declared", "Reading", "read_result", "read_result_encoded"]
+__all__ = ["Declared", "Reading", "may_declare", "read_result", "read_result_encoded"]
 
 
 # Unbound, so that a subclass of dict is read as the encoder reads it, and runs no code of its own.
@@ -60,6 +60,24 @@ class Reading(msgspec.Struct, frozen=True):
 
     declared: tuple[Declared, ...]
     status: Literal["absent"] | None
+
+
+_SILENT = frozenset({str, list, int, float, bool, type(None)})
+
+
+def may_declare(value: Any) -> bool:
+    """Whether a value can be an envelope, an absence or a ledger at all: the one cheap look at every result.
+
+    Args:
+        value: whatever a tool returned.
+
+    Returns:
+        False where neither ``read_envelope`` nor ``read_result`` would find anything, nor ``explain_near_miss``.
+    """
+    kind = type(value)
+    if kind is dict:
+        return "content" in value or ABSENCE_MARKER in value or COVERAGE_MARKER in value
+    return kind not in _SILENT
 
 
 def read_result(value: Any) -> Reading | None:

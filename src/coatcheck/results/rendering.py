@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from coatcheck.errors import RenderingError
-from coatcheck.results.binary import MAX_ATTACHED_BYTES, OCTETS, Blob, is_content_block, replace_blobs
+from coatcheck.results.binary import MAX_ATTACHED_BYTES, OCTETS, Blob, replace_blobs
 from coatcheck.results.conversion import MAX_DEPTH, canonical
 from coatcheck.results.envelope import Encoded
 
@@ -93,9 +93,10 @@ def render(value: object, *, attach: bool = True) -> Rendered:
         return render_text(value)  # type: ignore[arg-type]  # narrowed by kind
     if kind is dict or kind is list:
         data = _encode_checked(value)
-        if (is_content_block(value) or (kind is list and value and is_content_block(value[0]))) and attach:  # type: ignore[index]
+        first = value[0] if kind is list and value else value  # type: ignore[index]
+        if type(first) is dict and "type" in first and attach:
             return _with_attachments(value, data)
-        return Rendered(_code_points(data), JSON, data)
+        return Rendered(len(data) if data.isascii() else _code_points(data), JSON, data)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _binary(bytes(value), OCTETS)
     if isinstance(value, Encoded):

@@ -7,7 +7,7 @@ an error.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,8 +15,8 @@ from coatcheck.dispatch import Dispatch
 from coatcheck.errors import ConfigurationError
 from coatcheck.events import ResultRefused
 from coatcheck.outcome import Inline, Outcome, TooLarge, carried, size_of
-from coatcheck.results.rendering import Rendered
 from coatcheck.settings import check_whole
+from coatcheck.steps.step import Step
 
 __all__ = ["Ceiling", "CeilingStep", "refuse"]
 
@@ -63,24 +63,16 @@ def refuse(tool: str, size: int, ceiling: Ceiling) -> str | None:
     )
 
 
-class CeilingStep:
+class CeilingStep(Step):
     """The middleware directly around the tool: measures the value, and drops it where it is over."""
 
     def __init__(self, ceilings: Mapping[str, Ceiling]) -> None:
         self._ceilings = ceilings
 
-    async def __call__(self, call: Dispatch, call_next: Callable[[Dispatch], Awaitable[Outcome]]) -> Outcome:
-        """Let the call through, then `act` where its result is `over`."""
-        outcome = await call_next(call)
-        return await self.act(call, outcome) if self.over(call, outcome) else outcome
-
-    def over(self, call: Dispatch, outcome: Outcome) -> bool:
+    def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether this step has anything to do."""
         ceiling = self._ceilings.get(outcome.tool)
-        if ceiling is None or not isinstance(outcome, Inline):
-            return False
-        held = outcome.held
-        return (held.size if type(held) is Rendered else len(held)) > ceiling.max_chars
+        return ceiling is not None and size > ceiling.max_chars and isinstance(outcome, Inline)
 
     async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
         """Drop the value, and teach."""

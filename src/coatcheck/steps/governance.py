@@ -9,7 +9,6 @@ recorded denial. Every answer is a row of the ledger.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import anyio
@@ -21,6 +20,7 @@ from coatcheck.events import DecisionMade
 from coatcheck.outcome import Denied, Failed, Inline, Outcome, Pending, TooLarge, carried, rendered_of
 from coatcheck.results.rendering import Rendered, render
 from coatcheck.steps.rule import PLAIN_ALLOW, UNCHANGED, Allow, Ask, BoundRules, Deny, Hook, Result
+from coatcheck.steps.step import Step
 
 __all__ = ["GovernanceStep", "PendingMaker", "file_row"]
 
@@ -33,7 +33,7 @@ class PendingMaker(Protocol):
         """Build it; raises `RenderingError` where the call cannot be carried to another process."""
 
 
-class GovernanceStep:
+class GovernanceStep(Step):
     """The middleware around the ceiling: walks the rules before the tool, and after it.
 
     Args:
@@ -48,48 +48,44 @@ class GovernanceStep:
     ) -> None:
         self._before = rules.before
         self._after = rules.after
-        self._before_waits = any(hook.waits for hook in rules.before)
-        self._after_waits = any(hook.waits for hook in rules.after)
+        self.enters = bool(rules.before)
         self._timeout = timeout
         self._ledger_values = ledger_values
         self._make_pending = make_pending
 
-    async def __call__(self, call: Dispatch, call_next: Callable[[Dispatch], Awaitable[Outcome]]) -> Outcome:
-        if self._before:
-            batch = call.batch
-            if batch is None:
-                verdict = await self._walk_before(call)
-            else:
-                await batch.my_turn()
-                verdict = await self._walk_before(call)
-                batch.walked()
-            if isinstance(verdict, Outcome):
-                return verdict
-            call = verdict
-        outcome = await call_next(call)
-        if self._after and outcome.executed:
-            return await self._walk_after(call, outcome)
-        return outcome
+    async def enter(self, call: Dispatch) -> Dispatch | Outcome:
+        """Ask the rules before the tool, one call of a batch at a time: the call as they changed it, or its end."""
+        batch = call.batch
+        if batch is None:
+            return await self._walk_before(call)
+        await batch.my_turn()
+        try:
+            return await self._walk_before(call)
+        finally:
+            batch.walked()
+
+    def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
+        """Whether the rules after the tool are asked: only about a call that ran."""
+        return outcome.executed and self._after != ()
 
     async def _walk_before(self, call: Dispatch) -> Dispatch | Outcome:
-        """Ask the rules in order: the call as they changed it, or the outcome that ends it."""
         approval = call.approval
-        first = 0
         if approval is not None:
-            first = approval.index + 1
             file_row(call, approval.rule, "before-tool", "allow", approval.why)
-        deadline = _Deadline(self._timeout)
+        rows = None if call.emit is not None else call.rows
+        deadline: _Deadline | None = None
         for hook in self._before:
-            if hook.index < first:
+            if approval is not None and hook.index <= approval.index:
                 continue
             change: tuple[Any, Any] | None = None
             answer: Allow | Deny | Pending
             try:
                 said = hook.function(call)
-                if said is PLAIN_ALLOW and call.emit is None:  # the common answer, at the least cost
-                    call.rows.append(Decision(hook.name, "before-tool", call.name, call.call_id, "allow"))
+                if said is PLAIN_ALLOW and rows is not None:  # the common answer, at the least cost
+                    rows.append(Decision(hook.name, "before-tool", call.name, call.call_id, "allow"))
                     continue
                 if type(said) is not Allow:
+                    deadline = deadline or _Deadline(self._timeout)
                     said = await deadline.settled(said)
                 if type(said) is Allow and said.value is not UNCHANGED:
                     changed = _changed_call(call, said.value)
@@ -115,19 +111,21 @@ class GovernanceStep:
             f"The rule {hook.name} asks as well: {said.question} One approval answers one question, so the call was refused."
         )
 
-    async def _walk_after(self, call: Dispatch, outcome: Outcome) -> Outcome:
-        """Ask the rules in reverse: the outcome as they changed it, or a denial that keeps status and effects."""
-        deadline = _Deadline(self._timeout)
+    async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
+        """Ask the rules after the tool, in reverse: the outcome as they changed it, or a denial that keeps its effects."""
+        rows = None if call.emit is not None else call.rows
+        deadline: _Deadline | None = None
         result = Result(outcome)
         for hook in self._after:
             change: tuple[Any, Any] | None = None
             answer: Allow | Deny
             try:
                 said = hook.function(call, result)
-                if said is PLAIN_ALLOW and call.emit is None:  # the common answer, at the least cost
-                    call.rows.append(Decision(hook.name, "after-tool", call.name, call.call_id, "allow"))
+                if said is PLAIN_ALLOW and rows is not None:  # the common answer, at the least cost
+                    rows.append(Decision(hook.name, "after-tool", call.name, call.call_id, "allow"))
                     continue
                 if type(said) is not Allow:
+                    deadline = deadline or _Deadline(self._timeout)
                     said = await deadline.settled(said)
                 if type(said) is Ask:
                     raise TypeError("ask() is only for the moment before the tool")

@@ -8,7 +8,7 @@ call goes on.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any
@@ -26,6 +26,7 @@ from coatcheck.outcome import Inline, Outcome, Placed, carried, rendered_of, siz
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
 from coatcheck.results.rendering import Rendered, render
 from coatcheck.settings import check_duration, check_whole
+from coatcheck.steps.step import Step
 
 __all__ = ["MIN_LEAF_BYTES", "BatchPlan", "Placement", "PlacementStep", "plan_batch"]
 
@@ -113,7 +114,7 @@ def plan_batch(sizes: Sequence[tuple[int, int | None]], budget: int) -> BatchPla
     return BatchPlan(frozenset(placed), total, total <= budget)
 
 
-class PlacementStep:
+class PlacementStep(Step):
     """The middleware around governance: stores what is over, and hands on the ticket.
 
     Args:
@@ -130,15 +131,8 @@ class PlacementStep:
         self._has_budget = placement.max_batch_chars is not None
         self._timeout = check_duration("Placement.timeout", placement.timeout)
 
-    async def __call__(self, call: Dispatch, call_next: Callable[[Dispatch], Awaitable[Outcome]]) -> Outcome:
-        """Let the call through, then `act` where its result is `over`."""
-        outcome = await call_next(call)
-        return await self.act(call, outcome) if self.over(call, outcome) else outcome
-
-    def over(self, call: Dispatch, outcome: Outcome) -> bool:
+    def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether this step has anything to do. With a batch budget every call of a batch has to be counted."""
-        held = outcome.held
-        size = held.size if type(held) is Rendered else len(held)
         return size > self._limits.get(outcome.tool, self._smallest) or (self._has_budget and call.batch is not None)
 
     async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:

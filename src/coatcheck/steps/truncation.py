@@ -9,14 +9,13 @@ too, because the cause is in their last line. A ticket is never cut.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable
-
 import msgspec
 
 from coatcheck.dispatch import Dispatch
 from coatcheck.outcome import Failed, Inline, Marker, Outcome, Placed, Truncated, carried, rendered_of
 from coatcheck.results.rendering import Rendered
 from coatcheck.settings import check_whole
+from coatcheck.steps.step import Step
 
 __all__ = ["Truncation", "TruncationStep", "cut"]
 
@@ -83,21 +82,15 @@ def _longest(text: str, room: int, *, from_end: bool = False) -> str:
     return text[:kept]
 
 
-class TruncationStep:
+class TruncationStep(Step):
     """The outermost of the four: measures what is left, refusals and errors too."""
 
     def __init__(self, truncation: Truncation) -> None:
         self._max_chars = truncation.max_chars
 
-    async def __call__(self, call: Dispatch, call_next: Callable[[Dispatch], Awaitable[Outcome]]) -> Outcome:
-        """Let the call through, then `act` where its result is `over`."""
-        outcome = await call_next(call)
-        return await self.act(call, outcome) if self.over(call, outcome) else outcome
-
-    def over(self, call: Dispatch, outcome: Outcome) -> bool:
+    def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether this step has anything to do."""
-        held = outcome.held
-        return (held.size if type(held) is Rendered else len(held)) > self._max_chars
+        return size > self._max_chars
 
     async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
         """Cut the text, and say so. A ticket is left whole."""

@@ -6,6 +6,7 @@ Laws: `reference/behaviour.md` 9.7, cases 4 to 6, 9, 10 and 14; `cases.md` E1 to
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from coatcheck.artifacts.meta import ArtifactMeta
 from coatcheck.artifacts.port import ArtifactStore
@@ -196,16 +197,17 @@ async def _secrets(trial: Trial) -> None:
     scope = Scope(tenant=secrets[0], principal=secrets[1], conversation=secrets[2])
     data = secrets[3].encode()
     never = make_ref("test/item", "text/plain", digest_of(b"never put"))
-    refused = [
-        put(store, data * 100, scope=scope),
-        put(store, data, scope=scope, parents=[never]),
-        put(store, data, scope=scope, expires_at=trial.clock.now),
-        put(store, data, scope=scope, kind=" "),
-        put(store, data, scope=scope, media_type="text"),
-        put(store, secrets[3], scope=scope),  # type: ignore[arg-type]
+    puts: list[tuple[Any, dict[str, Any]]] = [
+        (data * 100, {}),
+        (secrets[3], {}),
+        (data, {"parents": [never]}),
+        (data, {"expires_at": trial.clock.now}),
+        (data, {"kind": " "}),
+        (data, {"media_type": "text"}),
     ]
-    for call in refused:
-        error: BaseException | None = await refuses(CoatcheckError, call, "a malformed put")
+    for payload, words in puts:
+        refused = await refuses(CoatcheckError, put(store, payload, scope=scope, **words), "a malformed put")
+        error: BaseException | None = refused
         while error is not None:
             told = f"{error} {error!r}"
             check(not any(secret in told for secret in secrets), f"a secret is in the text: {told}")

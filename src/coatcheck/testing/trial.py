@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -37,17 +37,12 @@ _E = TypeVar("_E", bound=Exception)
 _T = TypeVar("_T")
 
 
-class MakeStore(Protocol):
-    """Makes a store for one case: new, empty, and not yet opened."""
+MakeStore = Callable[..., ArtifactStore]
+"""Makes a store for one case: new, empty, and not yet opened.
 
-    def __call__(self, **options: Any) -> ArtifactStore:
-        """Make it.
-
-        Args:
-            options: some of ``clock``, ``ttl``, ``max_bytes`` and ``max_count``, as every store of ours takes them.
-                What is not given is not limited, or limited by the store's own defaults.
-        """
-
+It is called with some of ``clock``, ``ttl`` (a timedelta), ``max_bytes`` and ``max_count``, by keyword, as every store
+of ours takes them. What is not given is not limited, or limited by the store's own defaults.
+"""
 
 Hook = Callable[[ArtifactStore, Scope, str], Awaitable[None]]
 """A hand on the data behind a store's back: does something to the payload of one artifact."""

@@ -1,0 +1,49 @@
+"""What a step is: at most three parts around the tool, and the middleware that they make.
+
+A step may look at the call on its way in (`Step.enter`), and at the outcome on its way out: `Step.over` asks
+cheaply whether there is anything to do, `Step.act` does it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from coatcheck.dispatch import Dispatch
+from coatcheck.outcome import Outcome, size_of
+
+__all__ = ["Step"]
+
+
+class Step:
+    """One of the four steps. As a middleware it is called with the call and what stands inside of it.
+
+    The chain runs steps that stand directly around each other in one coroutine instead, because a result that
+    is over no limit should cost next to nothing. That is the same as nesting them: `enter` of an outer step
+    comes first, `over` and `act` of an inner step come first, and an outcome that a step made on the way in is
+    one that the steps inside of it leave alone.
+    """
+
+    enters = False
+    """Whether `enter` does anything."""
+
+    async def enter(self, call: Dispatch) -> Dispatch | Outcome:
+        """The call that goes on, or the outcome that ends it here."""
+        return call
+
+    def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
+        """Whether `act` has anything to do. It is asked about every outcome, so it only compares.
+
+        Args:
+            call: as it went in. outcome: as it comes out. size: of its text, in characters.
+        """
+        raise NotImplementedError
+
+    async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
+        """The outcome that goes on."""
+        raise NotImplementedError
+
+    async def __call__(self, call: Dispatch, call_next: Callable[[Dispatch], Awaitable[Outcome]]) -> Outcome:
+        """The step as a middleware."""
+        entered = await self.enter(call) if self.enters else call
+        outcome = entered if isinstance(entered, Outcome) else await call_next(entered)
+        return await self.act(call, outcome) if self.over(call, outcome, size_of(outcome)) else outcome
