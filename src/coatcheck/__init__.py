@@ -82,6 +82,8 @@ from coatcheck.steps.rule import Allow, Ask, Deny, Result, Rule, after_tool, all
 from coatcheck.steps.truncation import Truncation
 
 __all__ = [
+    "NOTES",
+    "STATUSES",
     "AbsenceDeclared",
     "Allow",
     "Approvals",
@@ -123,7 +125,6 @@ __all__ = [
     "MemoryApprovals",
     "MemoryStore",
     "Middleware",
-    "NOTES",
     "NearMiss",
     "Outcome",
     "Page",
@@ -140,7 +141,6 @@ __all__ = [
     "Result",
     "ResultRefused",
     "Rule",
-    "STATUSES",
     "Scope",
     "Session",
     "Status",

@@ -74,7 +74,9 @@ class Dispatch(ToolCall, frozen=True, eq=False):
             return call
         return self.with_arguments(call.arguments, name=call.name, call_id=call.call_id)
 
-    def with_arguments(self, arguments: dict[str, Any], *, name: str | None = None, call_id: str | None = None) -> Dispatch:
+    def with_arguments(
+        self, arguments: dict[str, Any], *, name: str | None = None, call_id: str | None = None
+    ) -> Dispatch:
         """This call with other arguments."""
         return Dispatch(
             self.name if name is None else name,

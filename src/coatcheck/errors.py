@@ -96,7 +96,9 @@ class IntegrityError(StoreError):
     """The stored bytes are not the bytes that were put: the digest of what was read differs.
 
     Attributes:
-        ref: the artifact. expected, actual: the two digests, ``sha256:<hex>``.
+        ref: the artifact.
+        expected, actual: the two digests, ``sha256:<hex>``; where what lies beside the payload is damaged, what
+            should be there and what is.
     """
 
     def __init__(self, ref: str, expected: str, actual: str) -> None:

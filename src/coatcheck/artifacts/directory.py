@@ -117,30 +117,26 @@ class DirectoryStore:
         segments = scope_segments(scope)
         digest = await self._workers.digest(request.data)
         meta = request.meta(digest, now, resolve_expires_at(request.expires_at, self._retention, now))
-        # Tasks that put one payload at once write it once: the others find it there.
-        async with self._turns.of((segments, meta.ref)):
+        # One at a time, as the lock would have it anyway: no threads pile up at the lock, and of many puts of one
+        # payload only the first writes it.
+        async with self._turns.of(segments):
             return await self._run("store an artifact", lambda job: self._put(job, segments, request, meta))
 
     def _put(self, job: Job, segments: Segments, request: PutRequest, meta: ArtifactMeta) -> PutResult:
         now = meta.created_at
-        with self._root.locked(segments) as scope:
-            job.check()
+        with self._root.locked(segments, job.check) as scope:
             unknown = tuple(ref for ref in request.parents if _live(scope.find(ref), now) is None)
             if unknown:
                 raise UnknownParent(unknown)
 
             entry = scope.find(meta.ref)
-            found = _live(entry, now) if entry is not None and entry.size == meta.bytes else None
-            if found is not None:
-                if found.digest != meta.digest:
-                    raise IntegrityError(meta.ref, meta.digest, found.digest)
-                expires_at = later_expiry(found.expires_at, meta.expires_at)
-                meta = msgspec.structs.replace(found, expires_at=expires_at)
-            plan = self._plan(scope, meta, now)
+            found = entry.record if entry is not None and entry.size == meta.bytes and _live(entry, now) else None
             record = Record(meta, last_put=now)
+            if found is not None:
+                record = _refreshed(found, record)
+            plan = self._plan(scope, meta, now)
 
             if found is not None:
-                job.check()
                 _evict(scope, plan)
                 scope.rewrite(record)
             else:
@@ -148,7 +144,7 @@ class DirectoryStore:
                     job.check()
                     _evict(scope, plan)
                     scope.publish(staged, meta.ref)
-        return PutResult(meta, found is None, plan.swept)
+        return PutResult(record.meta, found is None, plan.swept)
 
     def _plan(self, scope: ScopeDirectory, meta: ArtifactMeta, now: datetime) -> Plan:
         if self._retention.max_bytes is None and self._retention.max_count is None:
@@ -194,11 +190,11 @@ class DirectoryStore:
         segments = scope_segments(scope)
 
         def withdraw(job: Job) -> None:
-            with self._root.locked(segments) as directory:
-                job.check()
+            with self._root.locked(segments, job.check) as directory:
                 directory.remove(ref)
 
-        await self._run("delete an artifact", withdraw)
+        async with self._turns.of(segments):
+            await self._run("delete an artifact", withdraw)
 
     async def list(self, scope: Scope, *, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page:
         """A page of a scope's artifacts, newest first; see `ArtifactStore.list`. A damaged one is left out."""
@@ -239,8 +235,7 @@ class DirectoryStore:
 
     def _sweep(self, job: Job, segments: Segments, now: datetime, *, dry_run: bool) -> Sequence[Swept]:
         swept: list[Swept] = []
-        with self._root.locked(segments) as scope:
-            job.check()
+        with self._root.locked(segments, job.check) as scope:
             for name, size in scope.leftovers():
                 swept.append(Swept("", "", size, "orphan"))
                 if not dry_run:
@@ -263,7 +258,12 @@ class DirectoryStore:
         Raises:
             StoreUnavailable: it can be neither.
         """
-        await self._run("be opened", lambda job: None)
+
+        def look(job: Job) -> None:
+            with self._root.opened():
+                pass
+
+        await self._run("be opened", look)
         return self
 
     async def __aexit__(
@@ -318,6 +318,19 @@ def _live(entry: Entry | None, now: datetime) -> ArtifactMeta | None:
     """The meta of an artifact that is whole and has not expired."""
     meta = entry.meta if entry is not None else None
     return None if meta is None or is_expired(meta.expires_at, now) else meta
+
+
+def _refreshed(found: Record, put: Record) -> Record:
+    """What is there, after its content was put again.
+
+    Raises:
+        IntegrityError: it is another content.
+    """
+    if found.meta.digest != put.meta.digest:
+        raise IntegrityError(put.meta.ref, put.meta.digest, found.meta.digest)
+    expires_at = later_expiry(found.meta.expires_at, put.meta.expires_at)
+    # A put that had to wait may come after one that read its clock later.
+    return Record(msgspec.structs.replace(found.meta, expires_at=expires_at), max(found.last_put, put.last_put))
 
 
 def _evict(scope: ScopeDirectory, plan: Plan) -> None:

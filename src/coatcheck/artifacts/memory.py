@@ -142,7 +142,9 @@ class MemoryStore:
             if found.meta.digest != digest:
                 raise IntegrityError(meta.ref, digest, found.meta.digest)
             expires_at = later_expiry(found.meta.expires_at, meta.expires_at)
-            entry = _Entry(msgspec.structs.replace(found.meta, expires_at=expires_at), found.data, now)
+            meta = msgspec.structs.replace(found.meta, expires_at=expires_at)
+            # A put that had to wait may come after one that read its clock later.
+            entry = _Entry(meta, found.data, max(found.last_put, now))
 
         plan = self._plan(entries, meta, now)
         for gone in plan.swept:

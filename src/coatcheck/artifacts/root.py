@@ -22,7 +22,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -34,6 +35,8 @@ __all__ = ["Root"]
 
 _MARKER = ".coatcheck-"
 _CONTROL = _MARKER + "1"
+_SHORTEST_WAIT = 0.0005
+_LONGEST_WAIT = 0.01
 
 
 class Root:
@@ -86,14 +89,20 @@ class Root:
             yield scope
 
     @contextmanager
-    def locked(self, segments: Segments) -> Iterator[ScopeDirectory]:
-        """One scope, for changing. Waits until no other thread and no other process holds its lock."""
+    def locked(self, segments: Segments, check: Callable[[], None]) -> Iterator[ScopeDirectory]:
+        """One scope, for changing. Waits until no other thread and no other process holds its lock.
+
+        Args:
+            segments: the scope's.
+            check: raises when nobody waits for this any more. It is asked while the lock is waited for, so a process
+                that hangs with the lock in its hand costs others no threads, and once more when it is there.
+        """
         # A fixed number of files, each the lock of all scopes with its hash: no lock ever has to be removed.
         name = hashlib.sha256("/".join(segments).encode()).hexdigest()[:2]
         with self.opened() as root, directory(_CONTROL, root) as control:
             lock = open_lock(name, control)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                _acquire(lock, check)
                 with ScopeDirectory(root, segments, fsync=self.fsync) as scope:
                     yield scope
             finally:
@@ -119,3 +128,17 @@ class Root:
                     os.rmdir(conversation, dir_fd=conversations)
                 os.rmdir(principal, dir_fd=principals)
             os.rmdir(tenant, dir_fd=root)
+
+
+def _acquire(lock: int, check: Callable[[], None]) -> None:
+    wait = _SHORTEST_WAIT
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            check()
+            time.sleep(wait)
+            wait = min(2 * wait, _LONGEST_WAIT)
+        else:
+            check()
+            return

@@ -70,8 +70,7 @@ class Workers:
         """
         if len(self._left_behind) >= self._limit:
             raise StoreUnavailable(
-                f"{self._limit} operations that were given up still hang in the store: "
-                "its disk does not answer, or another process holds its locks"
+                f"{self._limit} operations that were given up still hang in the store: its disk does not answer"
             )
         job = Job()
         try:

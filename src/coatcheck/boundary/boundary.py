@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from os import PathLike
 from types import TracebackType
 from typing import Any
@@ -44,7 +44,7 @@ _SESSION = b"coatcheck session 1"
 
 
 def _now() -> datetime:
-    return datetime.now(timezone.utc)
+    return datetime.now(UTC)
 
 
 class Boundary:
@@ -130,7 +130,9 @@ class Boundary:
         if on_event is not None and not callable(on_event):
             raise ConfigurationError(f"Boundary(on_event=...) must be a callable, not {on_event!r:.80}")
         if not isinstance(self._ledger_values, bool):
-            raise ConfigurationError(f"Boundary(ledger_values=...) must be True or False, not {self._ledger_values!r:.80}")
+            raise ConfigurationError(
+                f"Boundary(ledger_values=...) must be True or False, not {self._ledger_values!r:.80}"
+            )
         if placement is not None and truncation is not None:
             largest = MAX_TICKET_CHARS
             if placement.preview_chars:
@@ -163,12 +165,12 @@ class Boundary:
         execution = Execution(tools, self._shared, self._threads, places=self.placement is not None)
         return tuple(name for name, _ in placed), compose(placed, execution)
 
-    def _make_pending(self, call: Dispatch, rule: str, index: int, question: str, detail: Any) -> Pending:
+    def _make_pending(self, call: Dispatch, hook_name: str, index: int, question: str, detail: Any) -> Pending:
         return self.sealer.make_pending(
             call,
             scope=call.scope,
             turn=call.turn,
-            rule=rule,
+            rule=hook_name,
             index=index,
             rules=self.rules.names,
             question=question,
@@ -277,7 +279,9 @@ def _by_name(tools: Sequence[Callable[..., Any]]) -> dict[str, Tool[..., Any]]:
     for index, candidate in enumerate(tools):
         made = as_tool(candidate, f"tools[{index}]")
         if made.name in by_name:
-            raise ConfigurationError(f"tools[{index}]: there is a tool named {made.name!r} already; give one of them @tool(name=...)")
+            raise ConfigurationError(
+                f"tools[{index}]: there is a tool named {made.name!r} already; give one of them @tool(name=...)"
+            )
         by_name[made.name] = made
     return by_name
 

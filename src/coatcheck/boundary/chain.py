@@ -93,19 +93,23 @@ def _together(steps: list[Step], call_next: Entrance) -> Entrance:
     if not steps:
         return call_next
     enters = tuple(step.enter for step in reversed(steps) if step.enters)
-    leaves = tuple((step.over, step.act) for step in steps)
+    leaves = tuple((step.least, step.over, step.act) for step in steps)
 
     async def around(call: Dispatch) -> Outcome:
-        entered: Dispatch | Outcome = call
+        outcome: Outcome | None = None
         for enter in enters:
-            entered = await enter(call)
-            if isinstance(entered, Outcome):
-                break
+            entered = enter(call)
+            if not isinstance(entered, Dispatch):
+                entered = entered if isinstance(entered, Outcome) else await entered
+                if isinstance(entered, Outcome):
+                    outcome = entered
+                    break
             call = entered
-        outcome = entered if isinstance(entered, Outcome) else await call_next(call)
+        if outcome is None:
+            outcome = await call_next(call)
         size = size_of(outcome)
-        for over, act in leaves:
-            if over(call, outcome, size):
+        for least, over, act in leaves:
+            if size > least and over(call, outcome, size):
                 outcome = await act(call, outcome)
                 size = size_of(outcome)
         return outcome
@@ -122,7 +126,9 @@ def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance
 
         outcome: object = await middleware(call, onward)
         if not isinstance(outcome, Outcome):
-            reason = f"The middleware {name} of this host gave no outcome for {call.name[:128]}; the call did not complete."
+            reason = (
+                f"The middleware {name} of this host gave no outcome for {call.name[:128]}; the call did not complete."
+            )
             return failed(call, reason)
         return outcome
 

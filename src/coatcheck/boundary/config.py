@@ -90,7 +90,8 @@ def _placement(table: _PlacementTable) -> Placement:
     settings = {name: value for name, value in msgspec.structs.asdict(table).items() if value is not msgspec.UNSET}
     if "timeout" in settings:
         settings["timeout"] = _duration("$.placement.timeout", settings["timeout"])
-    return _at("$.placement", Placement, **settings)
+    placement: Placement = _at("$.placement", Placement, **settings)
+    return placement
 
 
 def _duration(path: str, value: _Duration) -> float | timedelta:

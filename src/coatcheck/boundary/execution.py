@@ -252,9 +252,7 @@ class _Runner:
             call, value, render(value), status=status, effects=effects, malformed=malformed, declared=declared
         )
 
-    def _read_foreign(
-        self, call: Dispatch, value: Any, envelope: Envelope | None, reading: Reading | None
-    ) -> Outcome:
+    def _read_foreign(self, call: Dispatch, value: Any, envelope: Envelope | None, reading: Reading | None) -> Outcome:
         """Data that is merely relayed has no authority: it sets no status and asks for no effects."""
         form = "envelope" if reading is None else reading.declared[0].kind
         if call.emit is not None:
@@ -304,7 +302,7 @@ class Execution:
         return runner.run(call)
 
 
-class _TimedOut(Exception):  # noqa: N818 - never leaves this module
+class _TimedOut(Exception):
     pass
 
 

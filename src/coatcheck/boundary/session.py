@@ -36,7 +36,7 @@ __all__ = ["MAX_LEDGER_ROWS", "Session"]
 _P = ParamSpec("_P")
 _log = logging.getLogger("coatcheck")
 
-MAX_LEDGER_ROWS = 10_000
+MAX_LEDGER_ROWS = 1_000
 """How many rows a session keeps for a host that does not drain them; the oldest leave first."""
 
 _MAX_DECLARED = 10_000
@@ -96,11 +96,15 @@ class Session:
         """
         self.turn += 1
         call = Dispatch(name, arguments, call_id, self.scope, self.turn, [], self._emit)  # type: ignore[arg-type]  # read next
-        if self._emit is not None:
+        if self._emit is not None or type(arguments) is not dict:
             self._started(call, 1)
-        began = perf_counter()
-        outcome = await self._entered(call, self._chain)
-        return self._finished(outcome, call, began)
+            began = perf_counter()
+            return self._finished(await self._entered(call, self._chain), call, began)
+        try:  # as `_entered`, and one coroutine less
+            outcome = await self._chain(call)
+        except Exception as error:  # noqa: BLE001
+            outcome = _broken(call, error)
+        return self._finished(outcome, call, 0.0)
 
     async def call_batch(self, calls: Sequence[ToolCall]) -> list[Outcome]:
         """Take all calls of one model turn through the chain.
@@ -112,9 +116,7 @@ class Session:
         self.turn += 1
         batch = Batch(len(calls), self._boundary.batch_budget, self.turn, self._emit)
         entered = [
-            Dispatch(
-                call.name, call.arguments, call.call_id, self.scope, self.turn, [], self._emit, batch.place(index)
-            )
+            Dispatch(call.name, call.arguments, call.call_id, self.scope, self.turn, [], self._emit, batch.place(index))
             for index, call in enumerate(calls)
         ]
         outcomes: dict[int, Outcome] = {}
@@ -269,13 +271,14 @@ class Session:
         if type(call.arguments) is not dict:
             arguments = read_arguments(call.arguments)
             if isinstance(arguments, str):
-                return failed(call, f"The arguments of {call.name[:128]} must be one JSON object: {arguments}. {_AGAIN}")
+                return failed(
+                    call, f"The arguments of {call.name[:128]} must be one JSON object: {arguments}. {_AGAIN}"
+                )
             call = call.with_arguments(arguments)
         try:
             return await chain(call)
-        except Exception:
-            _log.exception("the host's own code raised while the tool %s was called", call.name)
-            return failed(call, f"An internal step of this host failed while {call.name[:128]} was called. {_INCOMPLETE}")
+        except Exception as error:  # noqa: BLE001 - in a batch, the other calls must not be lost
+            return _broken(call, error)
 
     def _finished(self, outcome: Outcome, call: Dispatch, began: float) -> Outcome:
         """Judge the effects, put rows and facts on record, and make the outcome final."""
@@ -323,6 +326,12 @@ class Session:
             if judgement.outcome == "refused":
                 notes.append(note_for(judgement))
         return _with_notes(outcome, tuple(notes)) if notes else outcome
+
+
+def _broken(call: Dispatch, error: Exception) -> Outcome:
+    """The host's own code raised in the chain: the model learns that much, the log the rest."""
+    _log.error("the host's own code raised while the tool %s was called", call.name, exc_info=error)
+    return failed(call, f"An internal step of this host failed while {call.name[:128]} was called. {_INCOMPLETE}")
 
 
 def _with_notes(outcome: Outcome, notes: tuple[str, ...]) -> Outcome:

@@ -236,7 +236,7 @@ def _schema(name: str, arguments_type: type[msgspec.Struct], takes_any: bool) ->
         (schema,), components = msgspec.json.schema_components([arguments_type], ref_template="#/$defs/{name}")
     except TypeError as error:
         raise ConfigurationError(f"tool {name}: its parameters have no JSON schema ({error})") from error
-    own = components.pop(str(schema["$ref"]).rpartition("/")[2])
+    own: dict[str, Any] = components.pop(str(schema["$ref"]).rpartition("/")[2])
     own.pop("title", None)
     own["additionalProperties"] = takes_any
     if components:

@@ -11,6 +11,7 @@ that carries a ``repr``.
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
 import datetime
 import decimal
@@ -32,11 +33,13 @@ __all__ = ["MAX_DEPTH", "canonical"]
 MAX_DEPTH = 200
 """How deep a value may be nested. Deeper is a mistake or an attack, and would exhaust the interpreter's stack."""
 
-_NATIVE = frozenset({bool, int, type(None), datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID})
+_NATIVE = frozenset(
+    {bool, int, type(None), datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID}
+)
 _KEYS_AS_MSGSPEC_WRITES_THEM = (float, datetime.datetime, datetime.date, datetime.time, uuid.UUID, decimal.Decimal)
 
 
-class _Fault(Exception):  # noqa: N818 - never leaves this module: it becomes a RenderingError
+class _Fault(Exception):
     """Something JSON cannot carry; each container it passes on its way up adds its own step to the path."""
 
     def __init__(self, problem: str) -> None:
@@ -70,7 +73,9 @@ def _convert(value: Any, depth: int) -> Any:
         return value
     if kind is float:
         if not math.isfinite(value):
-            raise _Fault(f"a float that is not a finite number ({value}), which JSON cannot carry; send null or leave it out")
+            raise _Fault(
+                f"a float that is not a finite number ({value}), which JSON cannot carry; send null or leave it out"
+            )
         return value
     if depth > MAX_DEPTH:
         raise _Fault(f"nested deeper than {MAX_DEPTH} levels, or within itself")
@@ -105,7 +110,9 @@ def _text(value: str) -> str:
             value.encode()
         except UnicodeEncodeError as error:
             bad = ascii(value[error.start])
-            raise _Fault(f"text with a lone surrogate ({bad}) at character {error.start}, which UTF-8 cannot carry") from None
+            raise _Fault(
+                f"text with a lone surrogate ({bad}) at character {error.start}, which UTF-8 cannot carry"
+            ) from None
     return value
 
 
@@ -143,7 +150,7 @@ def _key(key: object) -> str:
 
 
 def _step(name: str) -> str:
-    return f".{name}" if name.isidentifier() else f"[{ascii(name[:80])}]"
+    return f".{name}" if name.isidentifier() else f"[{name[:80]!a}]"
 
 
 def _sequence(value: Any, depth: int) -> Any:
@@ -184,7 +191,7 @@ def _struct(value: msgspec.Struct, depth: int) -> Any:
             changes[name] = converted
     if not changes:
         return value
-    twin = value.__copy__()  # its own encoding rules (renamed fields, tags, omitted defaults) stay its own
+    twin = copy.copy(value)  # its own encoding rules (renamed fields, tags, omitted defaults) stay its own
     for name, converted in changes.items():
         msgspec.structs.force_setattr(twin, name, converted)
     return twin
@@ -214,7 +221,7 @@ def _guest(value: Any, depth: int) -> Any:
 def _refuse(value: object) -> Any:
     if isinstance(value, Coroutine):
         value.close()  # it will never run: say so in the error, not in a warning later
-        raise _Fault(f"a coroutine that was never awaited ({value.__name__})")
+        raise _Fault(f"a coroutine that was never awaited ({getattr(value, '__qualname__', '?')})")
     raise _Fault(f"a value of type {_name(value)}, which JSON cannot carry")
 
 

@@ -129,9 +129,13 @@ def _encode_checked(value: object) -> bytes:
     try:
         data = _encode(value)
     except Exception:  # noqa: BLE001 - whatever msgspec met, the walk below finds it and says where it is
-        data = b""
-    if data and _is_plain(value) and (data.rfind(b"null") < 0 or _is_finite(value)):
+        return _encode_canonical(value)
+    if _is_plain(value) and (data.rfind(b"null") < 0 or _is_finite(value)):
         return data
+    return _encode_canonical(value)
+
+
+def _encode_canonical(value: object) -> bytes:
     try:
         return _encode(canonical(value))
     except RenderingError:
@@ -143,9 +147,9 @@ def _encode_checked(value: object) -> bytes:
 def _is_plain(value: object) -> bool:
     """Whether the containers in ``value`` are plain: dicts with text keys, lists and tuples.
 
-    One call of C code a level, and no step of Python a leaf: `gc.get_referents` hands over what the
-    containers of a level hold, and their keys only where some key is no ``str``, so that the count tells.
-    A leaf that is no container cannot be silently changed, but for NaN (see `_is_finite`).
+    A level is one call of C code, not a step of Python a leaf: `gc.get_referents` hands over what its containers
+    hold, and their keys only where some key is no ``str``, so that counting tells. A leaf that is no container
+    cannot be silently changed, but for NaN (see `_is_finite`).
     """
     depth = 0
     level: Any = (value,)

@@ -44,7 +44,9 @@ class Ceiling(msgspec.Struct, frozen=True):
             raise ConfigurationError("Ceiling.narrow_by is an empty list; name at least one argument, or leave it out")
         for index, name in enumerate(names):
             if not isinstance(name, str) or not name.strip():
-                raise ConfigurationError(f"Ceiling.narrow_by[{index}] must be the name of an argument, not {name!r:.80}")
+                raise ConfigurationError(
+                    f"Ceiling.narrow_by[{index}] must be the name of an argument, not {name!r:.80}"
+                )
         msgspec.structs.force_setattr(self, "narrow_by", tuple(names))
 
 
@@ -68,6 +70,7 @@ class CeilingStep(Step):
 
     def __init__(self, ceilings: Mapping[str, Ceiling]) -> None:
         self._ceilings = ceilings
+        self.least = min((ceiling.max_chars for ceiling in ceilings.values()), default=0)
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether this step has anything to do."""

@@ -9,6 +9,7 @@ recorded denial. Every answer is a row of the ledger.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable
 from typing import Any, Protocol
 
 import anyio
@@ -24,6 +25,7 @@ from coatcheck.steps.step import Step
 
 __all__ = ["GovernanceStep", "PendingMaker", "file_row"]
 
+_NOTHING_YET: Any = object()
 
 
 class PendingMaker(Protocol):
@@ -43,9 +45,7 @@ class GovernanceStep(Step):
         make_pending: builds the outcome for a rule that asked.
     """
 
-    def __init__(
-        self, rules: BoundRules, *, timeout: float, ledger_values: bool, make_pending: PendingMaker
-    ) -> None:
+    def __init__(self, rules: BoundRules, *, timeout: float, ledger_values: bool, make_pending: PendingMaker) -> None:
         self._before = rules.before
         self._after = rules.after
         self.enters = bool(rules.before)
@@ -53,40 +53,47 @@ class GovernanceStep(Step):
         self._ledger_values = ledger_values
         self._make_pending = make_pending
 
-    async def enter(self, call: Dispatch) -> Dispatch | Outcome:
-        """Ask the rules before the tool, one call of a batch at a time: the call as they changed it, or its end."""
-        batch = call.batch
-        if batch is None:
+    def enter(self, call: Dispatch) -> Dispatch | Outcome | Awaitable[Dispatch | Outcome]:
+        """Ask the rules before the tool: the call as they changed it, or its end."""
+        if call.batch is not None or call.approval is not None or call.emit is not None:
+            return self._enter_in_turn(call)
+        for position, hook in enumerate(self._before):  # the common answer, at the least cost
+            try:
+                said = hook.function(call)
+            except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
+                said = error
+            if said is not PLAIN_ALLOW:
+                return self._walk_before(call, position, said)
+            call.rows.append(Decision(hook.name, "before-tool", call.name, call.call_id, "allow"))
+        return call
+
+    async def _enter_in_turn(self, call: Dispatch) -> Dispatch | Outcome:
+        """One call of a batch at a time, in call order, so that stateful rules and questions stay deterministic."""
+        if call.batch is None:
             return await self._walk_before(call)
-        await batch.my_turn()
+        await call.batch.my_turn()
         try:
             return await self._walk_before(call)
         finally:
-            batch.walked()
+            call.batch.walked()
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether the rules after the tool are asked: only about a call that ran."""
         return outcome.executed and self._after != ()
 
-    async def _walk_before(self, call: Dispatch) -> Dispatch | Outcome:
+    async def _walk_before(self, call: Dispatch, first: int = 0, said: Any = _NOTHING_YET) -> Dispatch | Outcome:
+        """Walk the hooks from position ``first`` on, which has ``said`` its answer already where one is given."""
         approval = call.approval
         if approval is not None:
             file_row(call, approval.rule, "before-tool", "allow", approval.why)
-        rows = None if call.emit is not None else call.rows
-        deadline: _Deadline | None = None
-        for hook in self._before:
+        deadline = _Deadline(self._timeout)
+        for hook in self._before[first:]:
             if approval is not None and hook.index <= approval.index:
                 continue
             change: tuple[Any, Any] | None = None
             answer: Allow | Deny | Pending
             try:
-                said = hook.function(call)
-                if said is PLAIN_ALLOW and rows is not None:  # the common answer, at the least cost
-                    rows.append(Decision(hook.name, "before-tool", call.name, call.call_id, "allow"))
-                    continue
-                if type(said) is not Allow:
-                    deadline = deadline or _Deadline(self._timeout)
-                    said = await deadline.settled(said)
+                said = await deadline.settled(hook.function(call) if said is _NOTHING_YET else said)
                 if type(said) is Allow and said.value is not UNCHANGED:
                     changed = _changed_call(call, said.value)
                     change = self._record(call.arguments), self._record(said.value)
@@ -94,11 +101,14 @@ class GovernanceStep(Step):
                 answer = self._asked(call, hook, said, approval) if type(said) is Ask else said
             except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
                 answer, change = _malfunction(hook.name, error), None
-            if type(answer) is Allow:
+            said = _NOTHING_YET
+            if isinstance(answer, Allow):
                 file_row(call, hook.name, "before-tool", "allow", answer.why, change)
-            elif type(answer) is Deny:
+            elif isinstance(answer, Deny):
                 file_row(call, hook.name, "before-tool", "deny", answer.reason)
-                return Denied(tool=call.name, call_id=call.call_id, text=answer.reason, reason=answer.reason, rule=hook.name)
+                return Denied(
+                    tool=call.name, call_id=call.call_id, text=answer.reason, reason=answer.reason, rule=hook.name
+                )
             else:
                 file_row(call, hook.name, "before-tool", "ask", answer.call.question)
                 return answer
@@ -113,20 +123,21 @@ class GovernanceStep(Step):
 
     async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
         """Ask the rules after the tool, in reverse: the outcome as they changed it, or a denial that keeps its effects."""
-        rows = None if call.emit is not None else call.rows
         deadline: _Deadline | None = None
         result = Result(outcome)
         for hook in self._after:
+            try:
+                said = hook.function(call, result)
+            except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
+                said = error
+            if said is PLAIN_ALLOW and call.emit is None:  # the common answer, at the least cost
+                call.rows.append(Decision(hook.name, "after-tool", call.name, call.call_id, "allow"))
+                continue
             change: tuple[Any, Any] | None = None
             answer: Allow | Deny
             try:
-                said = hook.function(call, result)
-                if said is PLAIN_ALLOW and rows is not None:  # the common answer, at the least cost
-                    rows.append(Decision(hook.name, "after-tool", call.name, call.call_id, "allow"))
-                    continue
-                if type(said) is not Allow:
-                    deadline = deadline or _Deadline(self._timeout)
-                    said = await deadline.settled(said)
+                deadline = deadline or _Deadline(self._timeout)
+                said = await deadline.settled(said)
                 if type(said) is Ask:
                     raise TypeError("ask() is only for the moment before the tool")
                 if type(said) is Allow and said.value is not UNCHANGED:
@@ -136,7 +147,7 @@ class GovernanceStep(Step):
                 answer = said
             except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
                 answer, change = _malfunction(hook.name, error), None
-            if type(answer) is Deny:
+            if isinstance(answer, Deny):
                 hidden = self._record_of(outcome), self._record(answer.reason)
                 file_row(call, hook.name, "after-tool", "deny", answer.reason, hidden)
                 return carried(outcome, Denied, text=answer.reason, reason=answer.reason, rule=hook.name)
@@ -165,7 +176,9 @@ class _Deadline:
         self._at: float | None = None
 
     async def settled(self, said: Any) -> Any:
-        """Wait for what an async rule says, and refuse what is no answer at all."""
+        """Wait for what an async rule says; raise what a rule raised, and for what is no answer at all."""
+        if isinstance(said, Exception):
+            raise said
         if inspect.isawaitable(said):
             if self._at is None:
                 self._at = anyio.current_time() + self._seconds
@@ -179,7 +192,9 @@ class _Deadline:
 
 
 def _malfunction(name: str, error: Exception) -> Deny:
-    return Deny(f"The rule {name} could not decide ({str(error) or type(error).__name__:.300}), so it was taken as a refusal.")
+    return Deny(
+        f"The rule {name} could not decide ({str(error) or type(error).__name__:.300}), so it was taken as a refusal."
+    )
 
 
 def _changed_call(call: Dispatch, arguments: Any) -> Dispatch:

@@ -127,8 +127,9 @@ class PlacementStep(Step):
         self._store = store
         self._kinds = tools
         self._limits = {tool: placement.limit_for(tool) for tool in tools}
-        self._smallest = min(placement.max_inline_chars, *placement.per_tool.values(), 2**63)
+        self._smallest = min((placement.max_inline_chars, *placement.per_tool.values()))
         self._has_budget = placement.max_batch_chars is not None
+        self.least = -1 if self._has_budget else self._smallest
         self._timeout = check_duration("Placement.timeout", placement.timeout)
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
@@ -266,7 +267,7 @@ class PlacementStep(Step):
             parents=parents,
         )
         if call.emit is not None:
-            about = {"tool": outcome.tool, "call_id": outcome.call_id, "turn": call.turn}
+            about: dict[str, Any] = {"tool": outcome.tool, "call_id": outcome.call_id, "turn": call.turn}
             for swept in result.swept:
                 call.emit(
                     ArtifactExpired(**about, ref=swept.ref, kind=swept.kind, bytes=swept.bytes, reason=swept.reason)

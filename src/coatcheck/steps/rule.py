@@ -117,7 +117,7 @@ def ask(question: str, detail: Any = None) -> Ask:
     return Ask(question, detail)
 
 
-class Result:
+class Result(msgspec.Struct, frozen=True, eq=False):
     """What an after-tool rule sees.
 
     Attributes:
@@ -127,35 +127,32 @@ class Result:
         error: True where the tool raised or returned what cannot be carried.
     """
 
-    __slots__ = ("_outcome",)
-
-    def __init__(self, outcome: Outcome) -> None:
-        self._outcome = outcome
+    outcome: Outcome
 
     @property
     def value(self) -> Any:
         """What the tool returned."""
-        return self._outcome.value if isinstance(self._outcome, Inline) else self._outcome.text
+        return self.outcome.value if isinstance(self.outcome, Inline) else self.outcome.text
 
     @property
     def text(self) -> str:
         """What the model would read."""
-        return self._outcome.text
+        return self.outcome.text
 
     @property
     def size(self) -> int:
         """The size in characters (bytes for binary)."""
-        return size_of(self._outcome)
+        return size_of(self.outcome)
 
     @property
     def status(self) -> Status | None:
         """The delivered status."""
-        return self._outcome.status
+        return self.outcome.status
 
     @property
     def error(self) -> bool:
         """Whether the call failed."""
-        return self._outcome.error
+        return self.outcome.error
 
 
 Answer: TypeAlias = Allow | Deny | Ask
@@ -185,7 +182,7 @@ class Rule:
 
 class _FunctionRule(Rule):
     def __init__(self, moment: str, function: Callable[..., Any], name: str | None, thread: bool) -> None:
-        self.name = name or getattr(function, "__name__", "")
+        self.name = name or str(getattr(function, "__name__", ""))
         self.thread = thread
         setattr(self, moment, function)
 
@@ -267,7 +264,9 @@ def bind_rules(rules: Sequence[object]) -> BoundRules:
     for index, rule in enumerate(rules):
         name = getattr(rule, "name", None)
         if isinstance(rule, type):
-            raise ConfigurationError(f"rules[{index}] is the class {rule.__name__}; pass an instance: {rule.__name__}()")
+            raise ConfigurationError(
+                f"rules[{index}] is the class {rule.__name__}; pass an instance: {rule.__name__}()"
+            )
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(
                 f"rules[{index}] ({type(rule).__name__}) has no name; decorate a function with @before_tool or @after_tool, "

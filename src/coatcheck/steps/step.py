@@ -26,8 +26,11 @@ class Step:
     enters = False
     """Whether `enter` does anything."""
 
-    async def enter(self, call: Dispatch) -> Dispatch | Outcome:
-        """The call that goes on, or the outcome that ends it here."""
+    least = -1
+    """No outcome of this size or below is `over`; -1 where the size does not tell."""
+
+    def enter(self, call: Dispatch) -> Dispatch | Outcome | Awaitable[Dispatch | Outcome]:
+        """The call that goes on, or the outcome that ends it here; to be awaited where that takes time."""
         return call
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
@@ -44,6 +47,8 @@ class Step:
 
     async def __call__(self, call: Dispatch, call_next: Callable[[Dispatch], Awaitable[Outcome]]) -> Outcome:
         """The step as a middleware."""
-        entered = await self.enter(call) if self.enters else call
+        entered = self.enter(call)
+        if not isinstance(entered, (Dispatch, Outcome)):
+            entered = await entered
         outcome = entered if isinstance(entered, Outcome) else await call_next(entered)
         return await self.act(call, outcome) if self.over(call, outcome, size_of(outcome)) else outcome

@@ -9,6 +9,7 @@ too, because the cause is in their last line. A ticket is never cut.
 from __future__ import annotations
 
 from bisect import bisect_right
+
 import msgspec
 
 from coatcheck.dispatch import Dispatch
@@ -86,7 +87,7 @@ class TruncationStep(Step):
     """The outermost of the four: measures what is left, refusals and errors too."""
 
     def __init__(self, truncation: Truncation) -> None:
-        self._max_chars = truncation.max_chars
+        self._max_chars = self.least = truncation.max_chars
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether this step has anything to do."""
