@@ -63,7 +63,7 @@ class Dispatch(ToolCall, frozen=True, eq=False):
 
     scope: Scope = msgspec.field(default_factory=lambda: Scope(conversation="-"))
     turn: int = 0
-    rows: list[Decision] = []
+    rows: list[Decision] = msgspec.field(default_factory=list)
     emit: Callable[[Event], None] | None = None
     batch: BatchPlace | None = None
     approval: Approval | None = None
@@ -72,16 +72,17 @@ class Dispatch(ToolCall, frozen=True, eq=False):
         """``call`` as the one that goes on in place of this one."""
         if isinstance(call, Dispatch):
             return call
-        return self.with_arguments(call.arguments, name=call.name, call_id=call.call_id)
+        return self._as(call.name, call.arguments, call.call_id)
 
-    def with_arguments(
-        self, arguments: dict[str, Any], *, name: str | None = None, call_id: str | None = None
-    ) -> Dispatch:
+    def with_arguments(self, arguments: dict[str, Any]) -> Dispatch:
         """This call with other arguments."""
+        return self._as(self.name, arguments, self.call_id)
+
+    def _as(self, name: str, arguments: dict[str, Any], call_id: str | None) -> Dispatch:
         return Dispatch(
-            self.name if name is None else name,
+            name,
             arguments,
-            self.call_id if name is None else call_id,
+            call_id,
             self.scope,
             self.turn,
             self.rows,

@@ -1,15 +1,15 @@
 """Every error that coatcheck raises, in one tree.
 
     CoatcheckError
-    ├── ConfigurationError (ValueError)    a dial, a tool, a rule or a URL that cannot be honoured; raised when it is built
-    ├── DeclarationError (ValueError)      absent() or coverage() was told something it cannot say; the text starts "refused: "
+    ├── ConfigurationError (ValueError)    a setting that cannot be honoured; raised when it is built
+    ├── DeclarationError (ValueError)      what a tool wants to say cannot be said; starts "refused: "
     ├── RenderingError (ValueError)        a value that JSON cannot carry unchanged; names the path and the type
     ├── ClosedError (RuntimeError)         a boundary or a store was used before it was opened or after it was closed
     └── StoreError                         a store refused or could not answer
-        ├── InvalidArtifact (ValueError)   the put itself is wrong: a blank kind, an expiry in the past, more than the budget
+        ├── InvalidArtifact (ValueError)   the put itself is wrong: a blank kind, more than the budget
         ├── UnknownParent (LookupError)    a parent ref that does not resolve in this scope
         ├── IntegrityError                 the stored bytes are not the bytes that were put
-        └── StoreUnavailable (OSError)     the store cannot answer now: a full disk, a lost directory, a refused connection
+        └── StoreUnavailable (OSError)     the store cannot answer now: a full disk, a lost directory
 
 A tool's own failures are never raised out of the boundary: they are ``Failed`` outcomes.
 Texts of store errors name refs and settings, never a payload, a tenant or a principal.
@@ -44,7 +44,7 @@ class ConfigurationError(CoatcheckError, ValueError):
 
 
 class DeclarationError(CoatcheckError, ValueError):
-    """``absent()`` or ``coverage()`` refused a declaration that it cannot honour.
+    """``absent()``, ``coverage()`` or ``Encoded`` refused a declaration that it cannot honour.
 
     The text starts with ``refused: `` and names the field and the index, because inside a tool it
     becomes the error that the model reads.

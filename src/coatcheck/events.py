@@ -121,7 +121,7 @@ class EffectJudged(Event, frozen=True, kw_only=True):
 
 
 class NearMiss(Event, frozen=True, kw_only=True):
-    """A result looks like an envelope whose ``effects`` key was forgotten. Nothing was changed; ``hint`` says how to write it."""
+    """A result looks like an envelope whose ``effects`` key was forgotten; ``hint`` says how to write it."""
 
     hint: str
 

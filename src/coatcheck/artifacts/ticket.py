@@ -51,7 +51,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """The ticket as the model reads it: ``placed, ref, kind, mediaType, bytes, reason, ...``, absent keys left out."""
+        """The ticket as the model reads it, its keys in wire order, absent ones left out."""
         return msgspec.json.encode(self).decode()
 
 

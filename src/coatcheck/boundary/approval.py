@@ -121,7 +121,10 @@ class Sealer:
             portable=self.portable,
         )
         sealed = msgspec.structs.replace(unsealed, seal=self.seal(_PURPOSE, _canonical(unsealed)))
-        text = f"{call.name[:128]} has not run yet: a person was asked. {question} Its result follows when they have answered."
+        text = (
+            f"{call.name[:128]} has not run yet: a person was asked. {question} "
+            "Its result follows when they have answered."
+        )
         return Pending(tool=call.name, call_id=call.call_id, text=text, call=sealed)
 
     def open_pending(self, pending: PendingCall | bytes) -> PendingCall | None:

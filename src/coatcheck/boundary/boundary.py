@@ -290,7 +290,7 @@ def _guarded(on_event: Callable[[Event], object]) -> Callable[[Event], None]:
     def emit(event: Event) -> None:
         try:
             on_event(event)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whoever listens must not be felt
             _log.exception("on_event raised on %s", type(event).__name__)
 
     return emit

@@ -44,6 +44,7 @@ __all__ = ["Execution", "RunningThreads"]
 
 _log = logging.getLogger("coatcheck")
 _MAX_THREADS = 40
+_AGAIN = "Nothing was run; call it again, corrected."
 
 
 class RunningThreads:
@@ -193,7 +194,7 @@ class _Runner:
         except RenderingError as error:
             return failed(
                 call,
-                f"{self._name} returned a value that cannot be delivered: {error}. Nothing of it was returned or stored.",
+                f"{self._name} returned a value that cannot be delivered: {error}. Nothing was returned or stored.",
                 executed=True,
             )
         # The slot of `text` holds the rendering until somebody reads it: see outcome.py.
@@ -217,7 +218,7 @@ class _Runner:
 
     def _teach_arguments(self, error: msgspec.ValidationError) -> str:
         names = ", ".join(self._tool.parameters.get("properties", {})) or "none"
-        return f"The arguments of {self._name} are wrong: {error}. It takes: {names}. Nothing was run; call it again, corrected."
+        return f"The arguments of {self._name} are wrong: {error}. It takes: {names}. {_AGAIN}"
 
     def _read(self, call: Dispatch, value: Any) -> Outcome:
         """What the tool returned, as an outcome: envelope, then coverage, then rendering."""
@@ -296,6 +297,7 @@ class Execution:
         self._runners = {name: _Runner(tool, shared, threads, places=places) for name, tool in tools.items()}
 
     def __call__(self, call: Dispatch) -> Awaitable[Outcome]:
+        """Run the tool that ``call`` names."""
         runner = self._runners.get(call.name)
         if runner is None:
             return _unknown(call, self._runners)
@@ -351,6 +353,6 @@ def _refuse_large_binary(value: Any, rendered: Rendered) -> None:
         largest = max(found, key=lambda blob: len(blob.data))
         raise RenderingError(
             largest.path,
-            f"{len(largest.data)} bytes of binary; at most {MAX_ATTACHED_BYTES} travel beside a text, more needs a store "
-            "(Boundary(store=..., placement=...))",
+            f"{len(largest.data)} bytes of binary; at most {MAX_ATTACHED_BYTES} travel beside a text, "
+            "more needs a store and a placement",
         )

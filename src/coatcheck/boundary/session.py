@@ -178,7 +178,7 @@ class Session:
     async def _claim(self, sealed: PendingCall) -> str | None:
         try:
             claimed = await self._boundary.approvals.claim(sealed.id)
-        except Exception:
+        except Exception:  # noqa: BLE001 - a claim that cannot be confirmed is none
             _log.exception("the approvals port failed; the call is declined")
             return "the use of the approval could not be recorded"
         return None if claimed is True else "the approval was used already"

@@ -118,11 +118,12 @@ class GovernanceStep(Step):
         if approval is None:
             return self._make_pending(call, hook.name, hook.index, said.question, said.detail)
         return Deny(
-            f"The rule {hook.name} asks as well: {said.question} One approval answers one question, so the call was refused."
+            f"The rule {hook.name} asks as well: {said.question} "
+            "One approval answers one question, so the call was refused."
         )
 
     async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
-        """Ask the rules after the tool, in reverse: the outcome as they changed it, or a denial that keeps its effects."""
+        """Ask the rules after the tool, in reverse: the outcome as they changed it, or a denial."""
         deadline: _Deadline | None = None
         result = Result(outcome)
         for hook in self._after:

@@ -150,9 +150,11 @@ class PlacementStep(Step):
                 batch.ended(len(self._draft(outcome, limit).to_json()))
             return await self._place(call, outcome, limit, shared=False)
         budget = self._placement.max_batch_chars
-        if batch is not None and budget is not None:
-            if await batch.must_place(size, len(self._draft(outcome, budget, shared=True).to_json())):
-                return await self._place(call, outcome, budget, shared=True)
+        if batch is None or budget is None:
+            return outcome
+        ticket_chars = len(self._draft(outcome, budget, shared=True).to_json())
+        if await batch.must_place(size, ticket_chars):
+            return await self._place(call, outcome, budget, shared=True)
         return outcome
 
     def _draft(self, outcome: Inline, limit: int, *, shared: bool = False) -> Ticket:
@@ -308,5 +310,5 @@ def _unplaced(outcome: Inline) -> Outcome:
     attached = sum(len(blob.data) for blob in outcome.content)
     if attached <= MAX_ATTACHED_BYTES:
         return outcome
-    text = f"[{attached} bytes of binary that {outcome.tool} returned could not be stored and are not shown; call it again later]"
+    text = f"[{attached} bytes of binary that {outcome.tool} returned could not be stored, and are not shown]"
     return msgspec.structs.replace(outcome, text=text, content=())

@@ -161,7 +161,7 @@ AfterHook: TypeAlias = Callable[[ToolCall, Result], Answer | Awaitable[Answer]]
 
 
 class Rule:
-    """One governance link. Subclass it and define ``before_tool(self, call)`` and/or ``after_tool(self, call, result)``.
+    """One governance link: subclass it, and define ``before_tool(call)``, ``after_tool(call, result)``, or both.
 
     The hooks may be sync or async. A sync hook runs on the event loop and must not block; set ``thread = True``
     to run it in a worker thread instead. Anything else with a ``name`` and one of the hooks is a rule, too.
@@ -269,8 +269,8 @@ def bind_rules(rules: Sequence[object]) -> BoundRules:
             )
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(
-                f"rules[{index}] ({type(rule).__name__}) has no name; decorate a function with @before_tool or @after_tool, "
-                "or give the object a name"
+                f"rules[{index}] ({type(rule).__name__}) has no name; decorate a function with @before_tool "
+                "or @after_tool, or give the object a name"
             )
         thread = bool(getattr(rule, "thread", False))
         hooks = [(getattr(rule, "before_tool", None), before), (getattr(rule, "after_tool", None), after)]
