@@ -30,11 +30,8 @@ class BatchPlace(Protocol):
     slots: anyio.Semaphore
     """How many tools of the turn run at once: taken for the execution alone."""
 
-    async def my_turn(self) -> None:
-        """Wait until the before-walk of every earlier call is over."""
-
     def walked(self) -> None:
-        """Say that this call's before-walk is over; safe to say twice."""
+        """Say that this call has passed the rules before the tool, so that the next may enter; safe to say twice."""
 
     def ended(self, chars: int) -> None:
         """Say that this call takes ``chars`` characters and cannot be placed any more; only the first word counts."""

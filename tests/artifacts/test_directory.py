@@ -11,6 +11,7 @@ import hashlib
 import os
 import stat
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import msgspec
 import pytest
 
@@ -27,6 +29,8 @@ from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.meta import ArtifactMeta, PutResult, Swept
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ref import digest_of
+from coatcheck.artifacts.root import Root
+from coatcheck.artifacts.workers import Abandoned
 from coatcheck.errors import ConfigurationError, IntegrityError, StoreUnavailable
 from coatcheck.scope import Scope, scope_segments
 from coatcheck.testing import ManualClock
@@ -447,6 +451,23 @@ async def test_a_disk_that_fails_at_any_step_of_a_put_leaves_the_artifact_whole_
     assert not any(part.startswith(".") for name in names_under(root) for part in Path(name).parts)
 
 
+async def test_a_put_that_fails_leaves_nothing_on_the_disk(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (await put(store, b"before")).meta
+
+    def full(name: str, data: bytes, parent: int, *, fsync: bool) -> None:
+        disk.write_file(name, data[: len(data) // 2], parent, fsync=fsync)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for again in (DATA, b"before"):
+        with monkeypatch.context() as patch, pytest.raises(StoreUnavailable, match="ENOSPC"):
+            patch.setattr(files, "write_file", full)
+            await put(store, again)
+    assert contents(root.joinpath(*scope_segments(SCOPE))) == {before.ref[4:6]}
+    assert (await store.list(SCOPE)).artifacts == (before,)
+
+
 async def test_errors_of_the_system_are_told_by_name_and_without_names_of_tenants(
     store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -603,6 +624,7 @@ async def test_a_budget_holds_after_a_restart_also_a_smaller_one(root: Path) -> 
 
 CHILD = """
 import sys
+import threading
 from datetime import datetime, timedelta
 import anyio, msgspec
 from coatcheck.artifacts.directory import DirectoryStore
@@ -698,10 +720,55 @@ async def test_a_store_that_hangs_does_not_hang_a_caller_that_gives_up(store: Di
             elsewhere = Scope(conversation="elsewhere")
             assert await payload(store, (await put(store, scope=elsewhere)).meta.ref, elsewhere) == DATA
             await all_work_done(store)
+            # However many wait for this scope, other scopes go on.
+            async with anyio.create_task_group() as tasks:
+                for number in range(100):
+                    tasks.start_soon(put, store, b"%d" % number)
+                await anyio.sleep(0.05)
+                assert (await put(store, b"new", elsewhere)).created
+                tasks.cancel_scope.cancel()
+            await all_work_done(store)
     # What was given up before it had begun is not done later: this delete would come after this put.
     assert not (await put(store, b"before")).created
     assert await payload(store, before.ref) == b"before"
     assert [meta.ref for meta in (await store.list(SCOPE)).artifacts] == [before.ref]
+
+
+async def test_a_put_that_is_given_up_while_it_writes_is_never_seen(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (await put(store, b"before")).meta
+    writing, go_on = threading.Event(), threading.Event()
+
+    def slow(*args: Any, **options: Any) -> None:
+        writing.set()
+        go_on.wait(5)
+        disk.write_file(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_file", slow)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put, store)
+            assert await anyio.to_thread.run_sync(writing.wait, 5)
+            tasks.cancel_scope.cancel()
+        go_on.set()
+        await all_work_done(store)
+    assert (await store.list(SCOPE)).artifacts == (before,)
+    assert contents(root.joinpath(*scope_segments(SCOPE))) == {before.ref[4:6]}
+
+
+async def test_what_nobody_waits_for_does_not_begin_though_the_lock_is_free(store: DirectoryStore, root: Path) -> None:
+    await put(store)
+
+    def begin() -> None:
+        with Root(root, fsync=False).locked(scope_segments(SCOPE), give_up):
+            raise AssertionError("it began")
+
+    def give_up() -> None:
+        raise Abandoned
+
+    with pytest.raises(Abandoned):
+        await anyio.to_thread.run_sync(begin)
 
 
 async def all_work_done(store: DirectoryStore) -> None:

@@ -99,6 +99,13 @@ async def test_work_that_was_given_up_before_it_began_is_not_counted() -> None:
     assert await workers.run(lambda job: 1) == 1
 
 
+async def test_work_that_ends_while_its_caller_leaves_is_not_counted() -> None:
+    workers, job = Workers(limit=1), Job()
+    job.started = job.done = True
+    workers._leave_behind(job)
+    assert await workers.run(lambda job: 1) == 1
+
+
 def test_workers_serve_one_loop_after_another(anyio_backend_name: str) -> None:
     workers, turns = Workers(), Turns()
 
@@ -127,6 +134,7 @@ async def test_tasks_take_turns_at_one_key_and_pass_each_other_at_different_ones
         for number in range(12):
             tasks.start_soon(visit, "abc"[number % 3])
     assert most == 3
+    assert turns._locks.get() == {}, "keys that nobody uses take memory"
 
 
 async def test_a_task_that_gives_up_waiting_leaves_its_turn_to_the_next() -> None:

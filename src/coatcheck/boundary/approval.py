@@ -20,6 +20,7 @@ from coatcheck.call import ToolCall
 from coatcheck.errors import ConfigurationError, RenderingError
 from coatcheck.outcome import Pending, PendingCall
 from coatcheck.results.conversion import canonical
+from coatcheck.results.shapes import clip
 from coatcheck.scope import Scope
 
 __all__ = ["Approvals", "MemoryApprovals", "Sealer", "objection"]
@@ -122,7 +123,7 @@ class Sealer:
         )
         sealed = msgspec.structs.replace(unsealed, seal=self.seal(_PURPOSE, _canonical(unsealed)))
         text = (
-            f"{call.name[:128]} has not run yet: a person was asked. {question} "
+            f"{clip(call.name, 128)} has not run yet: a person was asked. {question} "
             "Its result follows when they have answered."
         )
         return Pending(tool=call.name, call_id=call.call_id, text=text, call=sealed)

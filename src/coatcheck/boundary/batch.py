@@ -1,8 +1,8 @@
 """The calls of one turn, where they have to wait for each other.
 
-Two things are decided across a batch: the before-walks take their turns in call order, and a batch budget
-is planned when the size of every result is known. Nothing is held while a call waits here: its tool has
-returned its slot, so no batch can block itself.
+Two things are decided across a batch: a call enters when the one before it has passed the rules, so that the
+rules see one call at a time, in call order; and a batch budget is planned when the size of every result is known.
+No slot is held while a call waits here: its tool has returned it, so no batch can block itself.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ class Batch:
         """The place of the call at ``index``."""
         return Place(self, index)
 
-    async def wait_for_turn(self, index: int) -> None:
-        """Wait until every earlier call has been walked."""
-        if index:
-            await self._walked[index - 1].wait()
+    async def passed(self, index: int) -> None:
+        """Wait until the call at ``index`` has passed the rules before the tool, or has ended without."""
+        await self._walked[index].wait()
 
     def walked(self, index: int) -> None:
-        """The before-walk at ``index`` is over. Turns end in order, because each begins when the one before ended."""
+        """The call at ``index`` has passed the rules before the tool."""
         self._walked[index].set()
 
     def report(self, index: int, chars: int, ticket_chars: int | None) -> None:
@@ -85,12 +84,8 @@ class Place:
         self.slots = batch.slots
         self._index = index
 
-    async def my_turn(self) -> None:
-        """Wait until the before-walk of every earlier call is over."""
-        await self._batch.wait_for_turn(self._index)
-
     def walked(self) -> None:
-        """This call's before-walk is over."""
+        """This call has passed the rules before the tool."""
         self._batch.walked(self._index)
 
     def ended(self, chars: int) -> None:

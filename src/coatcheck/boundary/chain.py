@@ -16,6 +16,7 @@ from coatcheck.call import ToolCall
 from coatcheck.dispatch import Dispatch
 from coatcheck.errors import ConfigurationError
 from coatcheck.outcome import Outcome, failed, size_of
+from coatcheck.results.shapes import clip
 from coatcheck.steps.step import Step
 
 __all__ = ["STEPS", "CallNext", "Entrance", "Inside", "Middleware", "StepName", "compose", "inside", "place"]
@@ -126,9 +127,7 @@ def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance
 
         outcome: object = await middleware(call, onward)
         if not isinstance(outcome, Outcome):
-            reason = (
-                f"The middleware {name} of this host gave no outcome for {call.name[:128]}; the call did not complete."
-            )
+            reason = f"The middleware {name} of this host gave no outcome for {clip(call.name, 128)}; the call did not complete."
             return failed(call, reason)
         return outcome
 

@@ -298,6 +298,8 @@ class Execution:
 
     def __call__(self, call: Dispatch) -> Awaitable[Outcome]:
         """Run the tool that ``call`` names."""
+        if call.batch is not None:
+            call.batch.walked()
         runner = self._runners.get(call.name)
         if runner is None:
             return _unknown(call, self._runners)

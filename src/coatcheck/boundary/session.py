@@ -25,6 +25,7 @@ from coatcheck.errors import ConfigurationError, IntegrityError
 from coatcheck.events import ArtifactRefused, ArtifactResolved, EffectJudged, ToolEnded, ToolStarted
 from coatcheck.outcome import Denied, Outcome, PendingCall, Placed, Truncated, failed, settle, size_of
 from coatcheck.results.reading import Declared
+from coatcheck.results.shapes import clip
 from coatcheck.scope import Scope
 from coatcheck.steps.governance import file_row
 
@@ -134,6 +135,7 @@ class Session:
         async with anyio.create_task_group() as group:
             for index, call in enumerate(entered):
                 group.start_soon(enter, index, call, batch.place(index))
+                await batch.passed(index)
         return [self._finished(outcomes[index], call, began) for index, call in enumerate(entered)]
 
     async def resume(
@@ -184,7 +186,7 @@ class Session:
         return None if claimed is True else "the approval was used already"
 
     def _declined(self, call: Dispatch, rule: str, problem: str) -> Outcome:
-        reason = f"{call.name[:128]} did not run: {problem}."
+        reason = f"{clip(call.name, 128)} did not run: {problem}."
         file_row(call, rule, "before-tool", "deny", reason)
         denied = Denied(tool=call.name, call_id=call.call_id, text=reason, reason=reason, rule=rule)
         return self._finished(denied, call, perf_counter())
@@ -272,7 +274,7 @@ class Session:
             arguments = read_arguments(call.arguments)
             if isinstance(arguments, str):
                 return failed(
-                    call, f"The arguments of {call.name[:128]} must be one JSON object: {arguments}. {_AGAIN}"
+                    call, f"The arguments of {clip(call.name, 128)} must be one JSON object: {arguments}. {_AGAIN}"
                 )
             call = call.with_arguments(arguments)
         try:
@@ -331,7 +333,7 @@ class Session:
 def _broken(call: Dispatch, error: Exception) -> Outcome:
     """The host's own code raised in the chain: the model learns that much, the log the rest."""
     _log.error("the host's own code raised while the tool %s was called", call.name, exc_info=error)
-    return failed(call, f"An internal step of this host failed while {call.name[:128]} was called. {_INCOMPLETE}")
+    return failed(call, f"An internal step of this host failed while {clip(call.name, 128)} was called. {_INCOMPLETE}")
 
 
 def _with_notes(outcome: Outcome, notes: tuple[str, ...]) -> Outcome:

@@ -55,8 +55,8 @@ class GovernanceStep(Step):
 
     def enter(self, call: Dispatch) -> Dispatch | Outcome | Awaitable[Dispatch | Outcome]:
         """Ask the rules before the tool: the call as they changed it, or its end."""
-        if call.batch is not None or call.approval is not None or call.emit is not None:
-            return self._enter_in_turn(call)
+        if call.approval is not None or call.emit is not None:
+            return self._walk_before(call)
         for position, hook in enumerate(self._before):  # the common answer, at the least cost
             try:
                 said = hook.function(call)
@@ -66,16 +66,6 @@ class GovernanceStep(Step):
                 return self._walk_before(call, position, said)
             call.rows.append(Decision(hook.name, "before-tool", call.name, call.call_id, "allow"))
         return call
-
-    async def _enter_in_turn(self, call: Dispatch) -> Dispatch | Outcome:
-        """One call of a batch at a time, in call order, so that stateful rules and questions stay deterministic."""
-        if call.batch is None:
-            return await self._walk_before(call)
-        await call.batch.my_turn()
-        try:
-            return await self._walk_before(call)
-        finally:
-            call.batch.walked()
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether the rules after the tool are asked: only about a call that ran."""
