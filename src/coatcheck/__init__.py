@@ -82,8 +82,6 @@ from coatcheck.steps.rule import Allow, Ask, Deny, Result, Rule, after_tool, all
 from coatcheck.steps.truncation import Truncation
 
 __all__ = [
-    "NOTES",
-    "STATUSES",
     "AbsenceDeclared",
     "Allow",
     "Approvals",
@@ -125,6 +123,7 @@ __all__ = [
     "MemoryApprovals",
     "MemoryStore",
     "Middleware",
+    "NOTES",
     "NearMiss",
     "Outcome",
     "Page",
@@ -141,6 +140,7 @@ __all__ = [
     "Result",
     "ResultRefused",
     "Rule",
+    "STATUSES",
     "Scope",
     "Session",
     "Status",

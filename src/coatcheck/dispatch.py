@@ -17,11 +17,16 @@ __all__ = ["Approval", "BatchPlace", "Dispatch"]
 
 
 class Approval(msgspec.Struct, frozen=True):
-    """A person's yes to the rule at ``index``: the walk goes on behind it, and nobody is asked again."""
+    """A person's yes to the rule at ``index``: the walk goes on behind it, and nobody is asked again.
+
+    It is a yes to ``tool`` with exactly these ``arguments``, whatever a middleware made of them on the way.
+    """
 
     rule: str
     index: int
     why: str
+    tool: str
+    arguments: dict[str, Any]
 
 
 class BatchPlace(Protocol):

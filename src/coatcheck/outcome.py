@@ -27,6 +27,7 @@ from coatcheck.results.binary import Blob
 from coatcheck.results.envelope import Malformed, ProposeTransition, RequireInstruction
 from coatcheck.results.reading import Declared
 from coatcheck.results.rendering import Rendered, render_text
+from coatcheck.results.shapes import legible
 from coatcheck.results.status import Status
 from coatcheck.scope import Scope
 
@@ -234,7 +235,7 @@ def size_of(outcome: Outcome) -> int:
 def rendered_of(outcome: Outcome) -> Rendered:
     """The rendering behind ``outcome.text``; made from the text where a middleware wrote one itself."""
     held = outcome.held
-    return held if type(held) is Rendered else render_text(held)
+    return held if type(held) is Rendered else render_text(legible(held))
 
 
 def settle(outcome: Outcome, decisions: list[Decision]) -> None:
@@ -242,6 +243,8 @@ def settle(outcome: Outcome, decisions: list[Decision]) -> None:
     held = outcome.held
     if type(held) is Rendered:
         _slot.__set__(outcome, held.text)
+    elif not held.isascii():
+        _slot.__set__(outcome, legible(held))
     if decisions:
         msgspec.structs.force_setattr(outcome, "decisions", tuple(decisions))
 
@@ -268,4 +271,5 @@ def carried(outcome: Outcome, cls: type[_O], /, **fields: Any) -> _O:
 
 def failed(call: ToolCall, reason: str, *, executed: bool = False) -> Failed:
     """The failure of ``call``, with the text that the model reads."""
+    reason = legible(reason)
     return Failed(tool=call.name, call_id=call.call_id, text=reason, reason=reason, executed=executed)

@@ -1,21 +1,15 @@
-"""What is the directory store's own, beside the port's laws, which `test_conformance` tries on it.
+"""What is the directory store's own, beside the port's laws, which `test_conformance` tries on it: layout and modes.
 
-Laws: issue 2 section 4; `design.md` section 5; `cases.md` C1, C7, D5, E1.
+Laws: issue 2 section 4; `design.md` section 5; `cases.md` C1.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
-import hashlib
 import os
 import stat
-import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from datetime import timedelta
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,50 +18,27 @@ import anyio.to_thread
 import msgspec
 import pytest
 
-from coatcheck.artifacts import disk, files
+from coatcheck.artifacts import files
 from coatcheck.artifacts.directory import DirectoryStore
-from coatcheck.artifacts.meta import ArtifactMeta, PutResult, Swept
+from coatcheck.artifacts.meta import Swept
 from coatcheck.artifacts.port import ArtifactStore
-from coatcheck.artifacts.ref import digest_of
-from coatcheck.artifacts.root import Root
-from coatcheck.artifacts.workers import Abandoned
 from coatcheck.errors import ConfigurationError, IntegrityError, StoreUnavailable
 from coatcheck.scope import Scope, scope_segments
 from coatcheck.testing import ManualClock
+from tests.artifacts._disk import (
+    DATA,
+    SCOPE,
+    contents,
+    names_under,
+    payload,
+    place,
+    present,
+    put,
+    read_bytes,
+    write_bytes,
+)
 
 pytestmark = pytest.mark.anyio
-
-SCOPE = Scope(tenant="tenant-5ecret", conversation="conversation-5ecret")
-WORDS: dict[str, Any] = {"kind": "k", "media_type": "text/plain"}
-DATA = b"payload"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path / "parent" / "store"
-
-
-@pytest.fixture
-def store(root: Path) -> DirectoryStore:
-    return DirectoryStore(root)
-
-
-def place(root: Path, ref: str, scope: Scope = SCOPE) -> Path:
-    """Where an artifact lies, as the module says."""
-    return root.joinpath(*scope_segments(scope), ref[4:6], ref)
-
-
-async def put(store: ArtifactStore, data: bytes = DATA, scope: Scope = SCOPE, **words: Any) -> PutResult:
-    return await store.put(scope, data, **{**WORDS, **words})
-
-
-async def payload(store: ArtifactStore, ref: str, scope: Scope = SCOPE) -> bytes | None:
-    artifact = await store.get(scope, ref)
-    return None if artifact is None else artifact.data
-
-
-def names_under(root: Path) -> set[str]:
-    return {str(path.relative_to(root)) for path in root.rglob("*") if not path.is_relative_to(root / ".coatcheck-1")}
 
 
 # Layout, modes, opening
@@ -190,120 +161,6 @@ async def test_a_directory_that_vanished_is_an_error_for_every_verb_and_is_not_m
     assert await payload(store, ref) == DATA
 
 
-# Damage
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [b"", b"{", b"\xff", b"[]", b"null", b" " * 300_000, "{other}", "{naive}", "{kind}"],
-    ids=[
-        "empty",
-        "cut",
-        "binary",
-        "list",
-        "null",
-        "huge",
-        "another artifact's",
-        "times without a zone",
-        "another kind",
-    ],
-)
-async def test_a_damaged_meta_is_an_error_for_that_artifact_alone_and_a_put_heals_it(
-    store: DirectoryStore, root: Path, raw: bytes | str
-) -> None:
-    meta, other = (await put(store)).meta, (await put(store, b"other")).meta
-    where = place(root, meta.ref) / "meta.json"
-    good = read_bytes(where)
-    match raw:
-        case "{other}":
-            raw = read_bytes(place(root, other.ref) / "meta.json")
-        case "{naive}":
-            raw = good.replace(b'Z"', b'"')
-        case "{kind}":
-            raw = good.replace(b'"kind":"k"', b'"kind":"K"')
-    assert isinstance(raw, bytes)
-    assert raw != good
-    write_bytes(where, raw)
-
-    for verb in (store.head, store.get):
-        with pytest.raises(IntegrityError, match=f"{meta.ref} is damaged: .*meta.json") as damage:
-            await verb(SCOPE, meta.ref)
-        assert damage.value.ref == meta.ref
-    assert (await store.list(SCOPE)).artifacts == (other,)
-    assert await payload(store, other.ref) == b"other"
-
-    assert (await put(store)).created
-    assert await payload(store, meta.ref) == DATA
-
-
-async def test_what_can_never_be_read_again_is_swept_as_an_orphan(store: DirectoryStore, root: Path) -> None:
-    torn, bare, empty = [(await put(store, data)).meta.ref for data in (b"torn", b"bare", b"empty")]
-    kept = (await put(store)).meta
-    write_bytes(place(root, torn) / "meta.json", b"{")
-    (place(root, bare) / "data").unlink()
-    for name in ("data", "meta.json"):
-        (place(root, empty) / name).unlink()
-    expected = {Swept(torn, "", 4, "orphan"), Swept(bare, "k", 0, "orphan"), Swept(empty, "", 0, "orphan")}
-    assert set(await store.sweep(dry_run=True)) == expected
-    assert set(await store.sweep()) == expected
-    assert await store.sweep() == ()
-    assert await store.head(SCOPE, torn) is None
-    assert (await store.list(SCOPE)).artifacts == (kept,)
-
-
-@pytest.mark.parametrize("damaged", [b"", b"payloaD", b"payload and more", bytes(3 << 20)])
-async def test_a_damaged_payload_is_never_handed_out_and_head_still_answers(
-    store: DirectoryStore, root: Path, damaged: bytes
-) -> None:
-    meta = (await put(store)).meta
-    write_bytes(place(root, meta.ref) / "data", damaged)
-    with pytest.raises(IntegrityError) as error:
-        await store.get(SCOPE, meta.ref)
-    assert (error.value.expected, error.value.actual) == (meta.digest, digest_of(damaged))
-    assert await store.head(SCOPE, meta.ref) == meta
-
-
-async def test_a_put_stores_a_payload_of_the_wrong_size_again(store: DirectoryStore, root: Path) -> None:
-    meta = (await put(store)).meta
-    write_bytes(place(root, meta.ref) / "data", b"pay")
-    assert (await put(store)).created
-    assert await payload(store, meta.ref) == DATA
-
-
-async def test_a_damaged_artifact_can_be_deleted(store: DirectoryStore, root: Path) -> None:
-    meta = (await put(store)).meta
-    write_bytes(place(root, meta.ref) / "meta.json", b"{")
-    await store.delete(SCOPE, meta.ref)
-    assert await store.head(SCOPE, meta.ref) is None
-
-
-async def test_a_damaged_artifact_counts_against_the_budgets_and_is_the_first_to_leave(root: Path) -> None:
-    store = DirectoryStore(root, max_count=2, clock=ManualClock())
-    old = (await put(store, b"old")).meta
-    torn = (await put(store, b"torn")).meta
-    write_bytes(place(root, torn.ref) / "meta.json", b"{")
-    assert (await put(store, b"new")).swept == (Swept(torn.ref, "", 4, "max-count"),)
-    assert await payload(store, old.ref) == b"old"
-
-
-async def test_an_expired_artifact_is_replaced_by_the_next_put_of_its_content(root: Path) -> None:
-    clock = ManualClock()
-    store = DirectoryStore(root, ttl=timedelta(seconds=10), clock=clock)
-    ref = (await put(store, label="first")).meta.ref
-    inode = inode_of(place(root, ref) / "data")
-    clock.advance(10)
-    again = await put(store, label="second")
-    assert (again.created, again.meta.label) == (True, "second")
-    assert inode_of(place(root, ref) / "data") != inode
-
-
-async def test_a_second_put_leaves_the_payload_alone(store: DirectoryStore, root: Path) -> None:
-    ref = (await put(store)).meta.ref
-    inode = inode_of(place(root, ref) / "data")
-    assert not (await put(store)).created
-    assert inode_of(place(root, ref) / "data") == inode
-
-
 # Symbolic links
 
 
@@ -379,107 +236,6 @@ async def test_the_root_may_be_a_link_that_the_operator_made(tmp_path: Path) -> 
     (tmp_path / "link").symlink_to(tmp_path / "big disk")
     store = DirectoryStore(tmp_path / "link")
     assert await payload(store, (await put(store)).meta.ref) == DATA
-
-
-# Crashes
-
-
-async def test_what_a_crash_left_is_never_seen_and_is_swept(store: DirectoryStore, root: Path) -> None:
-    meta = (await put(store)).meta
-    scope = root.joinpath(*scope_segments(SCOPE))
-    (scope / ".new-0").mkdir()
-    write_bytes(scope / ".new-0" / "data", b"half")
-    write_bytes(scope / ".new-1", b"{")
-    (scope / ".old-2" / "deeper").mkdir(parents=True)
-    (scope / "zz").mkdir()
-    assert (await store.list(SCOPE)).artifacts == (meta,)
-
-    leftovers = (Swept("", "", 4, "orphan"), Swept("", "", 0, "orphan"), Swept("", "", 0, "orphan"))
-    assert await store.sweep(dry_run=True) == leftovers
-    assert await store.sweep(Scope(conversation="another")) == ()
-    assert await store.sweep(SCOPE) == leftovers
-    assert await store.sweep() == ()
-    assert contents(scope) == {meta.ref[4:6]}
-
-
-@contextmanager
-def disk_that_fails(monkeypatch: pytest.MonkeyPatch, at: int, code: int) -> Iterator[Callable[[], bool]]:
-    """Every change of the disk from the ``at``-th on fails, as after a crash or when the disk is full."""
-    calls = count()
-    struck = False
-
-    def failing(name: str) -> Callable[..., Any]:
-        works = getattr(os, name)
-
-        def call(*args: Any, **options: Any) -> Any:
-            nonlocal struck
-            if "coatcheck" in sys._getframe(1).f_code.co_filename and next(calls) >= at:
-                struck = True
-                raise OSError(code, os.strerror(code), "tenant-5ecret")
-            return works(*args, **options)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for name in ("mkdir", "rename", "rmdir", "unlink", "open"):
-            patch.setattr(os, name, failing(name))
-        yield lambda: struck
-
-
-@pytest.mark.parametrize("there", [False, True], ids=["first put", "second put"])
-async def test_a_disk_that_fails_at_any_step_of_a_put_leaves_the_artifact_whole_or_absent(
-    root: Path, monkeypatch: pytest.MonkeyPatch, there: bool
-) -> None:
-    store = DirectoryStore(root)
-    neighbour = (await put(store, b"neighbour")).meta
-    if there:
-        await put(store)
-    for step in count():
-        with disk_that_fails(monkeypatch, step, errno.ENOSPC) as struck, suppress(StoreUnavailable):
-            assert (await put(store)).created != there
-        listed = {meta.ref for meta in (await store.list(SCOPE)).artifacts}
-        assert neighbour.ref in listed
-        for ref in listed:
-            assert await payload(store, ref) in (DATA, b"neighbour")
-        assert len(listed) == 2 or not there, "a failed second put lost the first"
-        if not struck():
-            break
-        if not there and len(listed) == 2:
-            await store.delete(SCOPE, (listed - {neighbour.ref}).pop())
-    assert step > 10
-    await store.sweep()
-    assert not any(part.startswith(".") for name in names_under(root) for part in Path(name).parts)
-
-
-async def test_a_put_that_fails_leaves_nothing_on_the_disk(
-    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = (await put(store, b"before")).meta
-
-    def full(name: str, data: bytes, parent: int, *, fsync: bool) -> None:
-        disk.write_file(name, data[: len(data) // 2], parent, fsync=fsync)
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    for again in (DATA, b"before"):
-        with monkeypatch.context() as patch, pytest.raises(StoreUnavailable, match="ENOSPC"):
-            patch.setattr(files, "write_file", full)
-            await put(store, again)
-    assert contents(root.joinpath(*scope_segments(SCOPE))) == {before.ref[4:6]}
-    assert (await store.list(SCOPE)).artifacts == (before,)
-
-
-async def test_errors_of_the_system_are_told_by_name_and_without_names_of_tenants(
-    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await put(store)
-    for code in (errno.EACCES, errno.EROFS, errno.EIO, errno.EDQUOT):
-        with disk_that_fails(monkeypatch, 0, code), pytest.raises(StoreUnavailable) as error:
-            await store.list(SCOPE)
-        assert errno.errorcode[code] in str(error.value)
-        assert "cannot list artifacts" in str(error.value)
-        assert "5ecret" not in f"{error.value!r}"
-        assert error.value.__cause__ is None
-        assert error.value.__suppress_context__
 
 
 # Flushing
@@ -572,231 +328,3 @@ async def test_puts_in_a_neighbour_scope_survive_the_removal_of_empty_directorie
     async with anyio.create_task_group() as tasks:
         for number in range(6):
             tasks.start_soon(come_and_go, str(number))
-
-
-# Many tasks, many stores, many processes
-
-
-async def test_one_content_put_by_many_tasks_at_once_is_written_once(
-    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[str] = []
-    works = disk.write_file
-
-    def watched(name: str, *args: Any, **options: Any) -> None:
-        written.append(name)
-        works(name, *args, **options)
-
-    monkeypatch.setattr(files, "write_file", watched)
-    async with anyio.create_task_group() as tasks:
-        for _ in range(20):
-            tasks.start_soon(put, store, b"one")
-    assert written.count("data") == 1
-
-
-async def test_two_stores_on_one_directory_keep_one_budget_exactly(root: Path) -> None:
-    clock = ManualClock()
-    stores = [DirectoryStore(root, max_count=10, max_bytes=100, clock=clock) for _ in range(2)]
-    results: list[PutResult] = []
-
-    async def put_one(number: int) -> None:
-        results.append(await put(stores[number % 2], b"%09d" % number))
-
-    async with anyio.create_task_group() as tasks:
-        for number in range(40):
-            tasks.start_soon(put_one, number)
-    listed = {meta.ref for meta in (await stores[0].list(SCOPE)).artifacts}
-    swept = [gone.ref for result in results for gone in result.swept]
-    assert len(listed) == 10
-    assert len(swept) == len(set(swept)) == 30
-    assert listed | set(swept) == {result.meta.ref for result in results}
-
-
-async def test_a_budget_holds_after_a_restart_also_a_smaller_one(root: Path) -> None:
-    clock = ManualClock()
-    for number in range(4):
-        await put(DirectoryStore(root, max_count=4, clock=clock), b"%d" % number)
-        clock.advance(1)
-    result = await put(DirectoryStore(root, max_count=2, clock=clock), b"3")
-    assert (result.created, [gone.reason for gone in result.swept]) == (False, ["max-count", "max-count"])
-    assert len((await DirectoryStore(root).list(SCOPE)).artifacts) == 2
-
-
-CHILD = """
-import sys
-import threading
-from datetime import datetime, timedelta
-import anyio, msgspec
-from coatcheck.artifacts.directory import DirectoryStore
-from coatcheck.scope import Scope
-
-SCOPE = Scope(tenant="tenant-5ecret", conversation="conversation-5ecret")
-
-async def resolve(root, ref):
-    async with DirectoryStore(root) as store:
-        artifact = await store.get(SCOPE, ref)
-        foreign = await store.get(Scope(conversation="another"), ref)
-        again = await store.put(SCOPE, artifact.data, kind="k", media_type="text/plain", label="the child's")
-        minted = await store.put(SCOPE, b"minted by the child", kind="k", media_type="text/plain")
-        print(msgspec.json.encode([artifact.meta, foreign, again.created, minted.meta]).decode())
-
-async def sweep(root, now):
-    store = DirectoryStore(root, ttl=timedelta(seconds=100), clock=lambda: datetime.fromisoformat(now))
-    while True:
-        await store.sweep()
-        print("swept", flush=True)
-
-anyio.run(globals()[sys.argv[1]], *sys.argv[2:])
-"""
-
-
-def child(*arguments: str) -> list[str]:
-    return [sys.executable, "-c", CHILD, *arguments]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-
-async def test_what_this_process_put_another_one_resolves_and_the_other_way_round(
-    store: DirectoryStore, root: Path
-) -> None:
-    meta = (await put(store, label="ours")).meta
-    done = await anyio.run_process(child("resolve", str(root), meta.ref), env=environment())
-    theirs, foreign, created, minted = msgspec.json.decode(
-        done.stdout, type=tuple[ArtifactMeta, None, bool, ArtifactMeta]
-    )
-    assert (theirs, foreign, created) == (meta, None, False)
-    assert await store.head(SCOPE, minted.ref) == minted
-    assert await payload(store, minted.ref) == b"minted by the child"
-
-
-async def test_no_sweep_of_another_process_loses_an_acknowledged_put(root: Path) -> None:
-    clock = ManualClock()
-    store = DirectoryStore(root, ttl=timedelta(seconds=100), clock=clock)
-    start = clock.now
-    await put(store, b"neighbour")
-    arguments = child("sweep", str(root), (start + timedelta(seconds=140)).isoformat())
-    async with await anyio.open_process(arguments, env=environment()) as sweeper:
-        assert sweeper.stdout is not None
-        await sweeper.stdout.receive()
-        lost_meanwhile = 0
-        for _ in range(3000):
-            clock.now = start
-            ref = (await put(store)).meta.ref  # expired, by the sweeper's clock
-            clock.now = start + timedelta(seconds=150)
-            lost_meanwhile += (await put(store)).created
-            assert await payload(store, ref) == DATA
-            await store.delete(SCOPE, ref)
-            if lost_meanwhile == 25:  # the sweeper came between two puts
-                break
-        sweeper.kill()
-    assert lost_meanwhile == 25
-
-
-# A disk that hangs
-
-
-@contextmanager
-def locked(root: Path, scope: Scope) -> Iterator[None]:
-    """Hold the scope's lock, as a process that hangs would."""
-    name = hashlib.sha256("/".join(scope_segments(scope)).encode()).hexdigest()[:2]
-    with open(root / ".coatcheck-1" / name, "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
-async def test_a_store_that_hangs_does_not_hang_a_caller_that_gives_up(store: DirectoryStore, root: Path) -> None:
-    before = (await put(store, b"before")).meta
-    with locked(root, SCOPE):
-        with anyio.fail_after(5):
-            for _ in range(3):
-                with anyio.move_on_after(0.05) as limit:
-                    await put(store)
-                assert limit.cancelled_caught
-            with anyio.move_on_after(0.05):
-                await store.delete(SCOPE, before.ref)
-            assert await payload(store, before.ref) == b"before", "readers need no lock"
-            elsewhere = Scope(conversation="elsewhere")
-            assert await payload(store, (await put(store, scope=elsewhere)).meta.ref, elsewhere) == DATA
-            await all_work_done(store)
-            # However many wait for this scope, other scopes go on.
-            async with anyio.create_task_group() as tasks:
-                for number in range(100):
-                    tasks.start_soon(put, store, b"%d" % number)
-                await anyio.sleep(0.05)
-                assert (await put(store, b"new", elsewhere)).created
-                tasks.cancel_scope.cancel()
-            await all_work_done(store)
-    # What was given up before it had begun is not done later: this delete would come after this put.
-    assert not (await put(store, b"before")).created
-    assert await payload(store, before.ref) == b"before"
-    assert [meta.ref for meta in (await store.list(SCOPE)).artifacts] == [before.ref]
-
-
-async def test_a_put_that_is_given_up_while_it_writes_is_never_seen(
-    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = (await put(store, b"before")).meta
-    writing, go_on = threading.Event(), threading.Event()
-
-    def slow(*args: Any, **options: Any) -> None:
-        writing.set()
-        go_on.wait(5)
-        disk.write_file(*args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "write_file", slow)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(put, store)
-            assert await anyio.to_thread.run_sync(writing.wait, 5)
-            tasks.cancel_scope.cancel()
-        go_on.set()
-        await all_work_done(store)
-    assert (await store.list(SCOPE)).artifacts == (before,)
-    assert contents(root.joinpath(*scope_segments(SCOPE))) == {before.ref[4:6]}
-
-
-async def test_what_nobody_waits_for_does_not_begin_though_the_lock_is_free(store: DirectoryStore, root: Path) -> None:
-    await put(store)
-
-    def begin() -> None:
-        with Root(root, fsync=False).locked(scope_segments(SCOPE), give_up):
-            raise AssertionError("it began")
-
-    def give_up() -> None:
-        raise Abandoned
-
-    with pytest.raises(Abandoned):
-        await anyio.to_thread.run_sync(begin)
-
-
-async def all_work_done(store: DirectoryStore) -> None:
-    for _ in range(1000):
-        if not store._workers._left_behind:
-            return
-        await anyio.sleep(0.005)
-    raise AssertionError("what was given up never ended")
-
-
-# Hands on the disk: plain functions, since a test may block its loop for them
-
-
-def present(path: Path) -> bool:
-    return path.exists()
-
-
-def contents(path: Path) -> set[str]:
-    return {entry.name for entry in path.iterdir()}
-
-
-def inode_of(path: Path) -> int:
-    return path.stat().st_ino
-
-
-def read_bytes(path: Path) -> bytes:
-    return path.read_bytes()
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    path.write_bytes(data)

@@ -137,13 +137,14 @@ class DirectoryStore:
             plan = self._plan(scope, meta, now)
 
             if found is not None:
-                _evict(scope, plan)
                 scope.rewrite(record)
             else:
                 with scope.staged(record, request.data) as staged:
                     job.check()
-                    _evict(scope, plan)
                     scope.publish(staged, meta.ref)
+            # Last, so that a crash before it leaves too much, which the next put removes, and never too little.
+            for gone in plan.swept:
+                scope.remove(gone.ref)
         return PutResult(record.meta, found is None, plan.swept)
 
     def _plan(self, scope: ScopeDirectory, meta: ArtifactMeta, now: datetime) -> Plan:
@@ -331,8 +332,3 @@ def _refreshed(found: Record, put: Record) -> Record:
     expires_at = later_expiry(found.meta.expires_at, put.meta.expires_at)
     # A put that had to wait may come after one that read its clock later.
     return Record(msgspec.structs.replace(found.meta, expires_at=expires_at), max(found.last_put, put.last_put))
-
-
-def _evict(scope: ScopeDirectory, plan: Plan) -> None:
-    for gone in plan.swept:
-        scope.remove(gone.ref)

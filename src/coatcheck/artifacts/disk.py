@@ -6,7 +6,6 @@ Everything here blocks, and raises the system's own errors.
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -113,6 +112,8 @@ def remove_tree(name: str, parent: int) -> None:
     """Remove a file, or a directory with all that is in it, as far as it can be; a sweep comes for the rest."""
     with suppress(OSError):
         if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+            import shutil  # here, because it loads every compression library
+
             shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
         else:
             os.unlink(name, dir_fd=parent)

@@ -53,8 +53,8 @@ class ArtifactStore(Protocol):
         the first put's, the expiry grows if it is later, and the artifact counts as put now. Where it was there
         and cannot be read any more, it is stored again.
 
-        Removes only what a byte or count budget forces out, and reports it. A put that is refused, fails or is
-        cancelled leaves nothing that can be seen; a cancelled one may still succeed, which is harmless.
+        Removes only what a byte or count budget forces out, and reports it. A put that is refused leaves nothing.
+        One that fails or is cancelled leaves the whole artifact or none of it; both are harmless.
 
         Args:
             data: the payload.
@@ -70,9 +70,11 @@ class ArtifactStore(Protocol):
             UnknownParent: a parent that does not resolve in this scope.
             StoreUnavailable: the store cannot take it now.
         """
+        ...
 
     async def head(self, scope: Scope, ref: str) -> ArtifactMeta | None:
         """What is known of an artifact, without its payload, or ``None``."""
+        ...
 
     async def get(self, scope: Scope, ref: str) -> Artifact | None:
         """An artifact with its payload, compared with its digest, or ``None``. Extends nothing.
@@ -80,9 +82,11 @@ class ArtifactStore(Protocol):
         Raises:
             IntegrityError: the payload is not the one that was put. `head` still answers.
         """
+        ...
 
     async def delete(self, scope: Scope, ref: str) -> None:
         """Withdraw an artifact for everyone who holds its ref. Where there is none, nothing happens."""
+        ...
 
     async def list(self, scope: Scope, *, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page:
         """A page of a scope's unexpired artifacts, newest first, ties by ref, without payloads.
@@ -94,6 +98,7 @@ class ArtifactStore(Protocol):
             cursor: from the page before; one that is not known reads as the start.
             limit: the most rows wanted; less than 1 reads as 1.
         """
+        ...
 
     async def sweep(self, scope: Scope | None = None, *, dry_run: bool = False) -> tuple[Swept, ...]:
         """Remove what has expired, and what a crash left behind.
@@ -105,11 +110,14 @@ class ArtifactStore(Protocol):
         Returns:
             What was removed, or would be.
         """
+        ...
 
     async def __aenter__(self) -> Self:
         """Open what the store needs. Who opens it, closes it."""
+        ...
 
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close it. Artifacts stay where they are."""
+        ...

@@ -117,7 +117,7 @@ def make_ticket(
     )
     reason = (
         f"{tool} returned {measured}; {over}, so the whole result was stored and nothing of it was lost. "
-        f"You have not read it. Give {ref} exactly as written to a tool that takes a ref of this kind; "
+        f"You have not read it. Give {ref} exactly as written to a tool that takes a ref of the kind {kind}; "
         "do not retype or guess what it holds."
     )
     return Ticket(

@@ -133,7 +133,7 @@ class Sealer:
         if isinstance(pending, (bytes, bytearray, memoryview, str)):
             try:
                 pending = msgspec.json.decode(pending, type=PendingCall)
-            except (msgspec.DecodeError, ValueError):  # a scope that refuses itself, text that is no UTF-8
+            except (msgspec.DecodeError, ValueError, RecursionError):  # a scope that refuses itself, text that is no UTF-8
                 return None
         if not isinstance(pending, PendingCall):
             return None

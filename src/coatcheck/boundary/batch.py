@@ -94,5 +94,6 @@ class Place:
 
     async def must_place(self, chars: int, ticket_chars: int) -> bool:
         """Report, wait for all others, and be told whether the budget wants this result placed."""
+        self._batch.walked(self._index)  # also where a middleware answered and no tool ran: others must get in
         self._batch.report(self._index, chars, ticket_chars)
         return await self._batch.is_placed(self._index)

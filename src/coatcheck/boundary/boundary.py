@@ -41,6 +41,7 @@ __all__ = ["Boundary"]
 
 _log = logging.getLogger("coatcheck")
 _SESSION = b"coatcheck session 1"
+_LONGEST_TTL = timedelta(days=36_525)
 
 
 def _now() -> datetime:
@@ -107,7 +108,7 @@ class Boundary:
         self.emit = None if on_event is None else _guarded(on_event)
         self._middleware = tuple(middleware)
         self._rule_timeout = check_duration("Boundary(rule_timeout=...)", rule_timeout)
-        self._approval_ttl = timedelta(seconds=check_duration("Boundary(approval_ttl=...)", approval_ttl))
+        self._approval_ttl = _checked_ttl(approval_ttl)
         self._ledger_values = ledger_values
         self._threads = RunningThreads()
         self._shared = None
@@ -125,6 +126,8 @@ class Boundary:
             raise ConfigurationError(f"Boundary(placement=...) must be a Placement, not {placement!r:.80}")
         if truncation is not None and not isinstance(truncation, Truncation):
             raise ConfigurationError(f"Boundary(truncation=...) must be a Truncation, not {truncation!r:.80}")
+        if self.store is not None and not isinstance(self.store, ArtifactStore):
+            raise ConfigurationError(f"Boundary(store=...) must be an ArtifactStore or a URL, not {self.store!r:.80}")
         if placement is not None and self.store is None:
             raise ConfigurationError("Boundary(placement=...) needs a store to place into: Boundary(store=...)")
         if on_event is not None and not callable(on_event):
@@ -210,7 +213,7 @@ class Boundary:
         try:
             sealed = msgspec.json.decode(data, type=_SealedSession)
             state = msgspec.json.decode(sealed.state, type=_SessionState)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise ConfigurationError(f"session_from_bytes: these bytes are no session ({error})") from None
         if self.sealer.portable and not self.sealer.is_seal(_SESSION, sealed.state, sealed.seal):
             raise ConfigurationError("session_from_bytes: these bytes were not sealed with this boundary's secret")
@@ -272,6 +275,14 @@ def _fingerprint(value: Any) -> Any:
     if isinstance(value, dict) and value.keys() == {"size", "digest"}:
         return msgspec.convert(value, Fingerprint)
     return value
+
+
+def _checked_ttl(approval_ttl: object) -> timedelta:
+    """No approval is to be found in the year 9999, so a century is long enough, and every clock can add it."""
+    seconds = check_duration("Boundary(approval_ttl=...)", approval_ttl)
+    if seconds > _LONGEST_TTL.total_seconds():
+        raise ConfigurationError(f"Boundary(approval_ttl=...) must be at most a century, not {approval_ttl!r:.80}")
+    return timedelta(seconds=seconds)
 
 
 def _by_name(tools: Sequence[Callable[..., Any]]) -> dict[str, Tool[..., Any]]:

@@ -127,7 +127,8 @@ def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance
 
         outcome: object = await middleware(call, onward)
         if not isinstance(outcome, Outcome):
-            reason = f"The middleware {name} of this host gave no outcome for {clip(call.name, 128)}; the call did not complete."
+            tool = clip(call.name, 128)
+            reason = f"The middleware {name} of this host gave no outcome for {tool}; the call did not complete."
             return failed(call, reason)
         return outcome
 

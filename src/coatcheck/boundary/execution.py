@@ -51,10 +51,13 @@ class RunningThreads:
     """The worker threads of sync tools: how many may run, and which outlived their call.
 
     Python cannot stop a thread. One whose call was given up still runs, and holds its slots until it returns.
+
+    Attributes:
+        free: the slots of the threads themselves; taken like every other before the time of a tool begins.
     """
 
     def __init__(self) -> None:
-        self._free = anyio.Semaphore(_MAX_THREADS, fast_acquire=True)
+        self.free = anyio.Semaphore(_MAX_THREADS, fast_acquire=True)
         self._unlimited = anyio.CapacityLimiter(math.inf)
         self._abandoned: dict[_Thread, str] = {}
 
@@ -65,17 +68,16 @@ class RunningThreads:
 
     async def run(self, name: str, function: Callable[..., Any], arguments: dict[str, Any], slots: Slots) -> Any:
         """Run ``function`` in a worker thread, and keep ``slots`` until that thread has ended."""
-        await self._free.acquire()
 
         def give_back() -> None:
             self._abandoned.pop(thread, None)
-            self._free.release()
             slots.release()
 
         thread = _Thread(functools.partial(function, **arguments), give_back)
         slots.hand_over()
         try:
-            return await anyio.to_thread.run_sync(thread.run, abandon_on_cancel=True, limiter=self._unlimited)
+            (value,) = await anyio.to_thread.run_sync(thread.run, abandon_on_cancel=True, limiter=self._unlimited)
+            return value
         finally:
             if thread.leave():
                 give_back()
@@ -94,14 +96,14 @@ class _Thread:
         self._running = False
         self._left = False
 
-    def run(self) -> Any:
-        """In the worker thread."""
+    def run(self) -> tuple[Any]:
+        """In the worker thread. The answer is boxed: an event loop has opinions about a coroutine that is one."""
         with self._lock:
             if self._left:  # given up before it began
-                return None
+                return (None,)
             self._running = True
         try:
-            return self._function()
+            return (self._function(),)
         finally:
             with self._lock:
                 self._running = False
@@ -162,7 +164,8 @@ class _Runner:
         self._function = tool.function
         self._foreign = tool.foreign
         own = () if tool.concurrency is None else (anyio.Semaphore(tool.concurrency, fast_acquire=True),)
-        self._wanted = own + (() if shared is None else (shared,))
+        thread = () if tool.is_async else (threads.free,)
+        self._wanted = own + (() if shared is None else (shared,)) + thread
         self._threads = threads
         self._places = places
         self._takes_arguments = tool.takes_arguments
@@ -258,8 +261,9 @@ class _Runner:
         form = "envelope" if reading is None else reading.declared[0].kind
         if call.emit is not None:
             call.emit(ForeignEnvelope(tool=call.name, call_id=call.call_id, turn=call.turn, form=form))
-        if reading is None and envelope is not None and not isinstance(value, Encoded):
-            reading = read_result(envelope.content)
+        if envelope is not None:
+            content = envelope.content
+            reading = read_result_encoded(bytes(content)) if isinstance(content, msgspec.Raw) else read_result(content)
         return self._inline(call, value, render(value), declared=_declared(call, reading))
 
     def _inline(self, call: Dispatch, value: Any, rendered: Rendered, **facts: Any) -> Inline:
@@ -321,8 +325,11 @@ def _message(error: Exception) -> str:
     """What a tool's exception says; of a group, what its leaves say."""
     if isinstance(error, ExceptionGroup):
         return "; ".join(_message(leaf) for leaf in error.exceptions)
-    text = str(error).strip() or f"{type(error).__name__} without a message"
-    return text.encode(errors="backslashreplace").decode()
+    try:
+        text = str(error).strip() or f"{type(error).__name__} without a message"
+    except Exception:  # noqa: BLE001 - the tool's own code, which failed already
+        text = f"{type(error).__name__} with a message that cannot be printed"
+    return text
 
 
 def _declared(call: Dispatch, reading: Reading | None) -> tuple[Declared, ...]:

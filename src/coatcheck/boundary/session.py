@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from collections import deque
@@ -23,9 +24,9 @@ from coatcheck.dispatch import Approval, Dispatch
 from coatcheck.effects.judgement import judge, note_for
 from coatcheck.errors import ConfigurationError, IntegrityError
 from coatcheck.events import ArtifactRefused, ArtifactResolved, EffectJudged, ToolEnded, ToolStarted
-from coatcheck.outcome import Denied, Outcome, PendingCall, Placed, Truncated, failed, settle, size_of
+from coatcheck.outcome import Denied, Marker, Outcome, PendingCall, Placed, Truncated, failed, settle, size_of
 from coatcheck.results.reading import Declared
-from coatcheck.results.shapes import clip
+from coatcheck.results.shapes import clip, legible
 from coatcheck.scope import Scope
 from coatcheck.steps.governance import file_row
 
@@ -96,6 +97,7 @@ class Session:
             The outcome. Whatever goes wrong with the call is an outcome too; only cancellation is raised.
         """
         self.turn += 1
+        name, call_id = legible(name), call_id and legible(call_id)
         call = Dispatch(name, arguments, call_id, self.scope, self.turn, [], self._emit)  # type: ignore[arg-type]  # read next
         if self._emit is not None or type(arguments) is not dict:
             self._started(call, 1)
@@ -117,7 +119,16 @@ class Session:
         self.turn += 1
         batch = Batch(len(calls), self._boundary.batch_budget, self.turn, self._emit)
         entered = [
-            Dispatch(call.name, call.arguments, call.call_id, self.scope, self.turn, [], self._emit, batch.place(index))
+            Dispatch(
+                legible(call.name),
+                call.arguments,
+                call.call_id and legible(call.call_id),
+                self.scope,
+                self.turn,
+                [],
+                self._emit,
+                batch.place(index),
+            )
             for index, call in enumerate(calls)
         ]
         outcomes: dict[int, Outcome] = {}
@@ -168,12 +179,13 @@ class Session:
             problem = "the note is no text"
         if problem is None:
             problem = await self._claim(sealed)
-        said = f"by {by}: {note}" if note else f"by {by}"
+        said = legible(f"by {by}: {note}" if note else f"by {by}")
         if problem is None and approved is not True:
             problem = f"it was declined {said}"
         if problem is not None:
             return self._declined(call, sealed.rule, problem)
-        call = msgspec.structs.replace(call, approval=Approval(sealed.rule, sealed.index, f"approved {said}"))
+        approval = Approval(sealed.rule, sealed.index, f"approved {said}", sealed.tool, sealed.arguments)
+        call = msgspec.structs.replace(call, approval=approval)
         began = perf_counter()
         return self._finished(await self._entered(call, self._chain), call, began)
 
@@ -341,8 +353,13 @@ def _with_notes(outcome: Outcome, notes: tuple[str, ...]) -> Outcome:
     replace = msgspec.structs.replace
     if isinstance(outcome, Placed):
         ticket = replace(outcome.ticket, notes=notes)
-        return replace(outcome, text=ticket.to_json(), ticket=ticket, notes=notes)
+        tickets = tuple(ticket if each == outcome.ticket else each for each in outcome.tickets)
+        return replace(outcome, text=ticket.to_json(), ticket=ticket, tickets=tickets, notes=notes)
     if isinstance(outcome, Truncated):
         marker = replace(outcome.marker, notes=notes)
         return replace(outcome, text=marker.to_json(), marker=marker, notes=notes)
+    if outcome.cut:  # a refusal that was cut reads as a marker, too
+        with contextlib.suppress(msgspec.DecodeError, ValueError):
+            marker = replace(msgspec.json.decode(outcome.text, type=Marker), notes=notes)
+            return replace(outcome, text=marker.to_json(), notes=notes)
     return replace(outcome, text="\n".join((outcome.text, *notes)), notes=notes)

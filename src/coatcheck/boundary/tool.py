@@ -58,7 +58,7 @@ class Tool(Generic[P, R]):
         if not callable(function):
             raise ConfigurationError(f"a tool must be a function, not {function!r:.80}")
         self.name = _checked_name(getattr(function, "__name__", None) if name is None else name, function)
-        self.description = inspect.cleandoc(function.__doc__ or "") if description is None else description
+        self.description = inspect.cleandoc(_unbound(function).__doc__ or "") if description is None else description
         if ceiling is not None and not isinstance(ceiling, Ceiling):
             raise ConfigurationError(f"tool {self.name}: ceiling must be a Ceiling(max_chars=...), not {ceiling!r:.80}")
         self.ceiling = ceiling
@@ -75,7 +75,7 @@ class Tool(Generic[P, R]):
         self._names = self.arguments_type.__struct_fields__
         self.takes_arguments = bool(self._names)
         self._leaves_out = msgspec.UNSET in self.arguments_type.__struct_defaults__
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(self, function, updated=())  # its attributes are no declarations
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function itself: no boundary, no chain."""
@@ -96,7 +96,10 @@ class Tool(Generic[P, R]):
         return self._given(arguments)
 
     def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        fields = msgspec.structs.asdict(msgspec.convert(arguments, self.arguments_type))
+        try:
+            fields = msgspec.structs.asdict(msgspec.convert(arguments, self.arguments_type, str_keys=True))
+        except (UnicodeEncodeError, RecursionError) as error:  # a name it cannot spell, a value nested too deeply
+            raise msgspec.ValidationError(f"Arguments that JSON cannot carry ({error!a:.80})") from None
         if self._leaves_out:
             return {name: item for name, item in fields.items() if item is not msgspec.UNSET}
         return fields
@@ -197,12 +200,19 @@ def _is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
+def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind `functools.partial`, whose types and words are those of the tool."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 def _arguments_type(name: str, function: Callable[..., Any]) -> tuple[type[msgspec.Struct], bool]:
     """A struct with one field a parameter, and whether the function takes any further keyword."""
     try:
         signature = inspect.signature(function)
-        target = function if inspect.isroutine(function) or inspect.isclass(function) else type(function).__call__
-        target = target.func if isinstance(target, functools.partial) else target
+        target = _unbound(function)
+        target = target if inspect.isroutine(target) or inspect.isclass(target) else type(target).__call__
         hints = typing.get_type_hints(inspect.unwrap(target), include_extras=True)
     except (TypeError, ValueError, NameError) as error:
         raise ConfigurationError(f"tool {name}: its signature cannot be read ({error})") from error

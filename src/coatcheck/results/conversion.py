@@ -28,15 +28,18 @@ import msgspec
 from coatcheck.errors import RenderingError
 from coatcheck.results.envelope import Encoded
 
-__all__ = ["MAX_DEPTH", "canonical"]
+__all__ = ["MAX_DEPTH", "canonical", "is_steady"]
 
 MAX_DEPTH = 200
 """How deep a value may be nested. Deeper is a mistake or an attack, and would exhaust the interpreter's stack."""
 
-_NATIVE = frozenset(
-    {bool, int, type(None), datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID}
+_NATIVE = frozenset({bool, type(None), datetime.date, datetime.timedelta, uuid.UUID})
+_STEADY = _NATIVE | {bytes, bytearray, decimal.Decimal}
+_CLOCKS = frozenset({datetime.datetime, datetime.time})
+_KEYS_AS_MSGSPEC_WRITES_THEM = frozenset(
+    {float, datetime.datetime, datetime.date, datetime.time, uuid.UUID, decimal.Decimal}
 )
-_KEYS_AS_MSGSPEC_WRITES_THEM = (float, datetime.datetime, datetime.date, datetime.time, uuid.UUID, decimal.Decimal)
+_MAX_SHOWN_CHARS = 80
 
 
 class _Fault(Exception):
@@ -65,10 +68,22 @@ def canonical(value: object) -> Any:
         raise RenderingError("$" + "".join(reversed(fault.steps)), str(fault)) from None
 
 
+def is_steady(leaf: object) -> bool:
+    """Whether ``msgspec`` alone writes ``leaf`` as it would write ``canonical(leaf)``: no text and no number, but a
+    type that it knows as we do, or an empty container.
+    """
+    kind = type(leaf)
+    if kind in _CLOCKS:
+        return _is_on_the_minute(leaf)  # type: ignore[arg-type]  # narrowed by kind
+    return kind in _STEADY or (kind in (dict, list, tuple) and not leaf)
+
+
 def _convert(value: Any, depth: int) -> Any:
     kind = type(value)
     if kind is str:
         return _text(value)
+    if kind is int:
+        return value if value.bit_length() <= 64 else _long(value)
     if kind in _NATIVE:
         return value
     if kind is float:
@@ -77,6 +92,8 @@ def _convert(value: Any, depth: int) -> Any:
                 f"a float that is not a finite number ({value}), which JSON cannot carry; send null or leave it out"
             )
         return value
+    if kind in _CLOCKS:
+        return value if _is_on_the_minute(value) else _on_the_minute(value)
     if depth > MAX_DEPTH:
         raise _Fault(f"nested deeper than {MAX_DEPTH} levels, or within itself")
     if isinstance(value, Mapping):
@@ -88,7 +105,7 @@ def _convert(value: Any, depth: int) -> Any:
     if isinstance(value, (set, frozenset)):
         return _in_order([_convert(item, depth + 1) for item in value])
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(value).decode()
+        return base64.b64encode(bytes(value)).decode()
     if isinstance(value, decimal.Decimal):
         return str(value)
     if isinstance(value, msgspec.Struct):
@@ -98,7 +115,7 @@ def _convert(value: Any, depth: int) -> Any:
     if isinstance(value, str):
         return _text(str.__str__(value))
     if isinstance(value, int):
-        return int(value)
+        return _convert(int(value), depth)
     if isinstance(value, float):
         return _convert(float(value), depth)
     return _guest(value, depth)
@@ -116,6 +133,27 @@ def _text(value: str) -> str:
     return value
 
 
+def _long(value: int) -> int:
+    try:
+        str(value)
+    except ValueError:  # Python's own guard against conversions that take for ever
+        raise _Fault(f"a whole number of {value.bit_length()} bits, which is too long to be written") from None
+    return value
+
+
+def _is_on_the_minute(value: datetime.datetime | datetime.time) -> bool:
+    """Whether the offset from UTC, where there is one, can be written in hours and minutes."""
+    offset = value.utcoffset()
+    return offset is None or not (offset.seconds % 60 or offset.microseconds)
+
+
+def _on_the_minute(value: datetime.datetime | datetime.time) -> datetime.datetime:
+    """The same instant in UTC, because JSON's dates have no seconds in the offset and msgspec would round them."""
+    if isinstance(value, datetime.time):
+        raise _Fault(f"a time whose offset from UTC is no whole minute ({value.isoformat()}); send it as text")
+    return value.astimezone(datetime.UTC)
+
+
 def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
     result: dict[str, Any] = {}
     changed = type(value) is not dict
@@ -125,10 +163,9 @@ def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
             _text(name)
             converted = _convert(item, depth + 1)
             if name in result:
-                raise _Fault(f"two keys of the mapping become one in JSON: {name!r}")
-        except _Fault as fault:
-            fault.steps.append(_step(name))
-            raise
+                raise _Fault(f"two keys of the mapping become one in JSON: {name[:_MAX_SHOWN_CHARS]!a}")
+        except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
+            raise _at(_step(name), error) from None
         changed = changed or converted is not item or name is not key
         result[name] = converted
     return result if changed else value  # type: ignore[return-value]  # unchanged: it is a dict
@@ -143,14 +180,35 @@ def _key(key: object) -> str:
     if key is None or isinstance(key, bool):
         return {None: "null", True: "true", False: "false"}[key]
     if isinstance(key, int):
-        return str(int(key))
-    if isinstance(key, _KEYS_AS_MSGSPEC_WRITES_THEM) and key == key:
-        return msgspec.json.encode(key).decode().strip('"')
+        return str(_long(int(key)))
+    if isinstance(key, float):
+        key = float(key)
+    if type(key) in _KEYS_AS_MSGSPEC_WRITES_THEM and not _is_no_number(key):
+        return msgspec.json.encode(_convert(key, 0)).decode().strip('"')
     raise _Fault(f"a mapping key of type {_name(key)}, which JSON cannot carry; use text")
 
 
+def _is_no_number(key: object) -> bool:
+    if isinstance(key, decimal.Decimal):
+        return key.is_nan()
+    return isinstance(key, float) and not math.isfinite(key)
+
+
 def _step(name: str) -> str:
-    return f".{name}" if name.isidentifier() else f"[{name[:80]!a}]"
+    if name.isidentifier() and len(name) <= _MAX_SHOWN_CHARS:
+        return f".{name}"
+    return f"[{name!a}]" if len(name) <= _MAX_SHOWN_CHARS else f"[{name[:_MAX_SHOWN_CHARS]!a}…]"
+
+
+def _at(step: str, error: Exception) -> _Fault:
+    """The fault, one step further up; what is no fault yet was raised by the value itself."""
+    fault = error if isinstance(error, _Fault) else _Fault(f"a value that JSON cannot carry ({_said(error)})")
+    fault.steps.append(step)
+    return fault
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:300]
 
 
 def _sequence(value: Any, depth: int) -> Any:
@@ -159,9 +217,8 @@ def _sequence(value: Any, depth: int) -> Any:
     for index, item in enumerate(value):
         try:
             converted = _convert(item, depth + 1)
-        except _Fault as fault:
-            fault.steps.append(f"[{index}]")
-            raise
+        except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
+            raise _at(f"[{index}]", error) from None
         changed = changed or converted is not item
         result.append(converted)
     return result if changed else value
@@ -178,15 +235,15 @@ def _struct(value: msgspec.Struct, depth: int) -> Any:
     if isinstance(value, Encoded):
         raise _Fault("Encoded inside another value; return it as the whole result")
     changes = {}
+    left_out = _left_out(value)
     for name in value.__struct_fields__:
         item = getattr(value, name)
-        if item is msgspec.UNSET:
+        if item is msgspec.UNSET or name in left_out:
             continue
         try:
             converted = _convert(item, depth + 1)
-        except _Fault as fault:
-            fault.steps.append(_step(name))
-            raise
+        except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
+            raise _at(_step(name), error) from None
         if converted is not item:
             changes[name] = converted
     if not changes:
@@ -197,8 +254,23 @@ def _struct(value: msgspec.Struct, depth: int) -> Any:
     return twin
 
 
+def _left_out(value: msgspec.Struct) -> frozenset[str]:
+    """The fields of a struct that it does not write, because they hold their defaults (as msgspec judges it)."""
+    if not value.__struct_config__.omit_defaults or value.__struct_config__.array_like:
+        return frozenset()
+    defaults = value.__struct_defaults__
+    fields = value.__struct_fields__[len(value.__struct_fields__) - len(defaults) :]
+    return frozenset(
+        name
+        for name, default in zip(fields, defaults, strict=True)
+        if (item := getattr(value, name)) is default
+        or (type(item) in (list, dict, set) and not item and getattr(default, "factory", None) is type(item))
+    )
+
+
 def _fields(value: object, names: Any, depth: int) -> dict[str, Any]:
-    return _mapping({name: getattr(value, name) for name in names}, depth + 1)
+    items = {name: getattr(value, name) for name in names}
+    return _mapping({name: item for name, item in items.items() if item is not msgspec.UNSET}, depth + 1)
 
 
 def _guest(value: Any, depth: int) -> Any:
@@ -206,16 +278,30 @@ def _guest(value: Any, depth: int) -> Any:
     cls = type(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
+        if isinstance(value, (numpy.datetime64, numpy.timedelta64)):
+            return _numpy_time(value, depth)
         if isinstance(value, numpy.generic):
             return _convert(value.item(), depth + 1) if not isinstance(value.item(), numpy.generic) else _refuse(value)
         if isinstance(value, numpy.ndarray):
-            return _convert(value.tolist(), depth + 1)
+            times = value.dtype.kind in "mM" and value.ndim  # as a list they would be bare integers, or None
+            return _convert(list(value) if times else value.tolist(), depth + 1)
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and isinstance(value, pydantic.BaseModel):
         return _convert(value.model_dump(by_alias=True), depth + 1)
     if "attr" in sys.modules and hasattr(cls, "__attrs_attrs__"):
         return _fields(value, (attribute.name for attribute in cls.__attrs_attrs__), depth)
     return _refuse(value)
+
+
+def _numpy_time(value: Any, depth: int) -> Any:
+    """A date or a duration of numpy's, where Python has the same one; a bare count of some unit says nothing."""
+    plain = value.item()
+    if plain is None:
+        raise _Fault("a date or duration that is none (NaT), which JSON cannot carry; send null or leave it out")
+    if not isinstance(plain, int):
+        return _convert(plain, depth + 1)
+    text = str(value)
+    return text if text[:1].isdigit() and "-" in text else _refuse(value)
 
 
 def _refuse(value: object) -> Any:

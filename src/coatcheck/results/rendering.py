@@ -8,6 +8,7 @@ Sizes of text are Unicode code points (law: `design.md` section 3, parting 11); 
 
 from __future__ import annotations
 
+import sys
 from gc import get_referents
 from math import isfinite
 from typing import Any, Final
@@ -16,7 +17,7 @@ import msgspec
 
 from coatcheck.errors import RenderingError
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, OCTETS, Blob, replace_blobs
-from coatcheck.results.conversion import MAX_DEPTH, canonical
+from coatcheck.results.conversion import MAX_DEPTH, canonical, is_steady
 from coatcheck.results.envelope import Encoded
 
 __all__ = ["JSON", "TEXT", "Rendered", "describe_blob", "render", "render_text"]
@@ -25,7 +26,9 @@ JSON: Final = "application/json"
 TEXT: Final = "text/plain"
 
 _encode = msgspec.json.Encoder().encode
+_convert = msgspec.convert
 _ATOMS = frozenset({str, int, float, bool, type(None)})
+_DICTS_MAY_HIDE = sys.version_info >= (3, 13)  # an instance's own __dict__ does not hand over what it holds
 _CHUNK = 4096
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 
@@ -101,8 +104,8 @@ def render(value: object, *, attach: bool = True) -> Rendered:
         return _binary(bytes(value), OCTETS)
     if isinstance(value, Encoded):
         return _render_encoded(value)
-    if isinstance(value, str):  # a subclass, or an enum of text
-        return render_text(canonical(value))
+    if isinstance(value, str) and type(plain := canonical(value)) is str:  # a subclass, or an enum of text
+        return render_text(plain)
     data = _encode_checked(value)
     return Rendered(_code_points(data), JSON, data)
 
@@ -148,8 +151,8 @@ def _is_plain(value: object) -> bool:
     """Whether the containers in ``value`` are plain: dicts with text keys, lists and tuples.
 
     A level is one call of C code, not a step of Python a leaf: `gc.get_referents` hands over what its containers
-    hold, and their keys only where some key is no ``str``, so that counting tells. A leaf that is no container
-    cannot be silently changed, but for NaN (see `_is_finite`).
+    hold, and their keys only where some key is no ``str``, so that counting tells. What holds nothing ends the walk:
+    the last level is looked at as a whole. NaN is asked about elsewhere (`_is_finite`).
     """
     depth = 0
     level: Any = (value,)
@@ -160,11 +163,28 @@ def _is_plain(value: object) -> bool:
                 expected += len(item)
             elif type(item) not in _ATOMS:
                 return False
-        if expected != len(below) or depth > MAX_DEPTH:
+        if expected != len(below) or depth > MAX_DEPTH or (_DICTS_MAY_HIDE and _hides(level)):
             return False
         level = below
         depth += 1
+    try:
+        _convert((level,), _Atoms)
+    except Exception:  # noqa: BLE001 - whatever it met, it is none of the types that JSON has
+        return depth <= MAX_DEPTH and all(type(item) in _ATOMS or is_steady(item) for item in level)
     return True
+
+
+def _hides(level: Any) -> bool:
+    return any(type(item) is dict and len(get_referents(item)) != len(item) for item in level)
+
+
+class _Atoms(msgspec.Struct, array_like=True, gc=False):
+    """A level of leaves that all have the types of JSON; C code checks it at a third of the cost of looking at types.
+
+    Other types may only seem to be leaves: a `msgspec.Raw`, a struct that the collector does not know (``gc=False``).
+    """
+
+    items: tuple[str | int | float | bool | None, ...]
 
 
 def _is_finite(value: object) -> bool:

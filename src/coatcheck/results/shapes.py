@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-__all__ = ["clip", "describe", "is_array", "is_object", "is_text", "is_utf8", "quote", "spoken"]
+__all__ = ["clip", "describe", "is_array", "is_object", "is_text", "is_utf8", "legible", "quote", "spoken"]
 
 _CHUNK = 1 << 16
 # What would close the quotation marks of `quote`, or the brackets of a note that holds them.
@@ -67,6 +67,11 @@ def clip(text: str, limit: int) -> str:
     """The text on one line of at most ``limit`` characters, with an ellipsis where it was cut."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def legible(text: str) -> str:
+    """The text as UTF-8 can carry it: lone surrogates are spelled out, everything else is as it was."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def quote(text: str, limit: int = 80) -> str:

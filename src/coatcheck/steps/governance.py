@@ -15,8 +15,10 @@ from typing import Any, Protocol
 import anyio
 
 from coatcheck.artifacts.ref import digest_of
+from coatcheck.call import ToolCall
 from coatcheck.decision import Decision, Fingerprint, Moment, Verdict
 from coatcheck.dispatch import Approval, Dispatch
+from coatcheck.errors import RenderingError
 from coatcheck.events import DecisionMade
 from coatcheck.outcome import Denied, Failed, Inline, Outcome, Pending, TooLarge, carried, rendered_of
 from coatcheck.results.rendering import Rendered, render
@@ -75,6 +77,7 @@ class GovernanceStep(Step):
         """Walk the hooks from position ``first`` on, which has ``said`` its answer already where one is given."""
         approval = call.approval
         if approval is not None:
+            call = call.following(ToolCall(approval.tool, approval.arguments, call.call_id))
             file_row(call, approval.rule, "before-tool", "allow", approval.why)
         deadline = _Deadline(self._timeout)
         for hook in self._before[first:]:
@@ -86,7 +89,7 @@ class GovernanceStep(Step):
                 said = await deadline.settled(hook.function(call) if said is _NOTHING_YET else said)
                 if type(said) is Allow and said.value is not UNCHANGED:
                     changed = _changed_call(call, said.value)
-                    change = self._record(call.arguments), self._record(said.value)
+                    change = self._record_if_it_can_be(call.arguments), self._record(said.value)
                     call = changed
                 answer = self._asked(call, hook, said, approval) if type(said) is Ask else said
             except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
@@ -146,10 +149,16 @@ class GovernanceStep(Step):
         return outcome
 
     def _record(self, value: Any) -> Any:
-        """What the ledger keeps of a value."""
-        if self._ledger_values:
-            return value
-        return _fingerprint(render(value))
+        """What the ledger keeps of a value; raises `RenderingError` where JSON cannot carry it."""
+        rendered = render(value)
+        return value if self._ledger_values else _fingerprint(rendered)
+
+    def _record_if_it_can_be(self, value: Any) -> Any:
+        """What the ledger keeps of a value that a rule takes away, maybe because JSON cannot carry it."""
+        try:
+            return self._record(value)
+        except RenderingError:
+            return None
 
     def _record_of(self, outcome: Outcome) -> Any:
         if self._ledger_values:
@@ -175,7 +184,7 @@ class _Deadline:
                 self._at = anyio.current_time() + self._seconds
             with anyio.CancelScope(deadline=self._at) as scope:
                 said = await said
-            if scope.cancelled_caught:
+            if scope.cancel_called:  # an answer that came too late, from a rule that took no notice, is none
                 raise TimeoutError(f"no answer within the {self._seconds:g} seconds that the rules of one walk share")
         if type(said) not in (Allow, Deny, Ask):
             raise TypeError(f"a rule answers with allow(), deny(...) or ask(...), not with {said!r:.80}")
@@ -183,9 +192,11 @@ class _Deadline:
 
 
 def _malfunction(name: str, error: Exception) -> Deny:
-    return Deny(
-        f"The rule {name} could not decide ({str(error) or type(error).__name__:.300}), so it was taken as a refusal."
-    )
+    try:
+        problem = str(error) or type(error).__name__
+    except Exception:  # noqa: BLE001 - the rule's own code, which failed already
+        problem = type(error).__name__
+    return Deny(f"The rule {name} could not decide ({problem:.300}), so it was taken as a refusal.")
 
 
 def _changed_call(call: Dispatch, arguments: Any) -> Dispatch:

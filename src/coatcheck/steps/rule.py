@@ -16,6 +16,7 @@ import msgspec
 from coatcheck.call import ToolCall
 from coatcheck.errors import ConfigurationError
 from coatcheck.outcome import Inline, Outcome, size_of
+from coatcheck.results.shapes import legible
 from coatcheck.results.status import Status
 
 __all__ = [
@@ -54,11 +55,25 @@ class Allow(msgspec.Struct, frozen=True):
     value: Any = UNCHANGED
     why: str | None = None
 
+    def __post_init__(self) -> None:
+        why = self.why
+        if why is not None:
+            if not isinstance(why, str) or not why.strip():
+                raise ConfigurationError("allow(why=...) must be a sentence for the ledger, or left out")
+            msgspec.structs.force_setattr(self, "why", legible(why))
+        elif self.value is not UNCHANGED:
+            raise ConfigurationError("allow(value) needs a why: a change without a reason is refused")
+
 
 class Deny(msgspec.Struct, frozen=True):
     """Refuses the call or hides the result; the model reads ``reason``. Made by `deny`."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.reason, str) or not self.reason.strip():
+            raise ConfigurationError("deny(reason) needs a sentence that the model can read")
+        msgspec.structs.force_setattr(self, "reason", legible(self.reason))
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -66,6 +81,11 @@ class Ask(msgspec.Struct, frozen=True):
 
     question: str
     detail: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.question, str) or not self.question.strip():
+            raise ConfigurationError("ask(question) needs a question that a person can answer")
+        msgspec.structs.force_setattr(self, "question", legible(self.question))
 
 
 PLAIN_ALLOW = Allow()
@@ -84,10 +104,6 @@ def allow(value: Any = UNCHANGED, why: str | None = None) -> Allow:
     """
     if value is UNCHANGED and why is None:
         return PLAIN_ALLOW
-    if why is not None and (not isinstance(why, str) or not why.strip()):
-        raise ConfigurationError("allow(why=...) must be a sentence for the ledger, or left out")
-    if value is not UNCHANGED and why is None:
-        raise ConfigurationError("allow(value) needs a why: a change without a reason is refused")
     return Allow(value, why)
 
 
@@ -97,8 +113,6 @@ def deny(reason: str) -> Deny:
     Raises:
         ConfigurationError: for a blank reason. Inside a rule that is a recorded denial all the same.
     """
-    if not isinstance(reason, str) or not reason.strip():
-        raise ConfigurationError("deny(reason) needs a sentence that the model can read")
     return Deny(reason)
 
 
@@ -112,8 +126,6 @@ def ask(question: str, detail: Any = None) -> Ask:
     Raises:
         ConfigurationError: for a blank question. Inside a rule that is a recorded denial.
     """
-    if not isinstance(question, str) or not question.strip():
-        raise ConfigurationError("ask(question) needs a question that a person can answer")
     return Ask(question, detail)
 
 
@@ -239,7 +251,9 @@ class Hook:
 
 def _in_thread(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     async def run(*args: Any) -> Any:
-        return await anyio.to_thread.run_sync(function, *args, abandon_on_cancel=True)
+        # Boxed: an event loop has opinions about a coroutine that is an answer.
+        (said,) = await anyio.to_thread.run_sync(lambda: (function(*args),), abandon_on_cancel=True)
+        return await said if inspect.isawaitable(said) else said
 
     return run
 

@@ -50,5 +50,9 @@ class Step:
         entered = self.enter(call)
         if not isinstance(entered, (Dispatch, Outcome)):
             entered = await entered
-        outcome = entered if isinstance(entered, Outcome) else await call_next(entered)
+        if isinstance(entered, Outcome):
+            outcome = entered
+        else:
+            call = entered  # what comes out is judged by the call that really went in
+            outcome = await call_next(call)
         return await self.act(call, outcome) if self.over(call, outcome, size_of(outcome)) else outcome

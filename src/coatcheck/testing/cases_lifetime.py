@@ -147,9 +147,9 @@ async def _budgets_are_per_scope(trial: Trial) -> None:
 
 async def _put_forces_out_no_more(trial: Trial) -> None:
     store = await trial.store(max_count=3, max_bytes=20)
+    brief = (await put(store, b"brief", expires_at=trial.clock.now + timedelta(seconds=5))).meta
     for data in (b"0123456789", b"9876543210"):
         await store.delete(HOME, (await put(store, data)).meta.ref)
-    brief = (await put(store, b"brief", expires_at=trial.clock.now + timedelta(seconds=5))).meta
     trial.clock.advance(1)
     kept = (await put(store, b"kept")).meta
     trial.clock.advance(10)

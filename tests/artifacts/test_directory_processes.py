@@ -1,0 +1,230 @@
+"""The directory store under many tasks, stores and processes, and on a disk that hangs.
+
+Laws: `design.md` section 5 (no interleaving loses an acknowledged put); `cases.md` C7, D4, E1.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+import pytest
+
+from coatcheck.artifacts import disk, files
+from coatcheck.artifacts.directory import DirectoryStore
+from coatcheck.artifacts.meta import ArtifactMeta, PutResult
+from coatcheck.artifacts.root import Root
+from coatcheck.artifacts.workers import Abandoned
+from coatcheck.scope import Scope, scope_segments
+from coatcheck.testing import ManualClock
+from tests.artifacts._disk import DATA, SCOPE, all_work_done, contents, payload, put
+
+pytestmark = pytest.mark.anyio
+
+
+# Many tasks, many stores, many processes
+
+
+async def test_one_content_put_by_many_tasks_at_once_is_written_once(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    works = disk.write_file
+
+    def watched(name: str, *args: Any, **options: Any) -> None:
+        written.append(name)
+        works(name, *args, **options)
+
+    monkeypatch.setattr(files, "write_file", watched)
+    async with anyio.create_task_group() as tasks:
+        for _ in range(20):
+            tasks.start_soon(put, store, b"one")
+    assert written.count("data") == 1
+
+
+async def test_two_stores_on_one_directory_keep_one_budget_exactly(root: Path) -> None:
+    clock = ManualClock()
+    stores = [DirectoryStore(root, max_count=10, max_bytes=100, clock=clock) for _ in range(2)]
+    results: list[PutResult] = []
+
+    async def put_one(number: int) -> None:
+        results.append(await put(stores[number % 2], b"%09d" % number))
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(40):
+            tasks.start_soon(put_one, number)
+    listed = {meta.ref for meta in (await stores[0].list(SCOPE)).artifacts}
+    swept = [gone.ref for result in results for gone in result.swept]
+    assert len(listed) == 10
+    assert len(swept) == len(set(swept)) == 30
+    assert listed | set(swept) == {result.meta.ref for result in results}
+
+
+async def test_a_budget_holds_after_a_restart_also_a_smaller_one(root: Path) -> None:
+    clock = ManualClock()
+    for number in range(4):
+        await put(DirectoryStore(root, max_count=4, clock=clock), b"%d" % number)
+        clock.advance(1)
+    result = await put(DirectoryStore(root, max_count=2, clock=clock), b"3")
+    assert (result.created, [gone.reason for gone in result.swept]) == (False, ["max-count", "max-count"])
+    assert len((await DirectoryStore(root).list(SCOPE)).artifacts) == 2
+
+
+CHILD = """
+import sys
+import threading
+from datetime import datetime, timedelta
+import anyio, msgspec
+from coatcheck.artifacts.directory import DirectoryStore
+from coatcheck.scope import Scope
+
+SCOPE = Scope(tenant="tenant-5ecret", conversation="conversation-5ecret")
+
+async def resolve(root, ref):
+    async with DirectoryStore(root) as store:
+        artifact = await store.get(SCOPE, ref)
+        foreign = await store.get(Scope(conversation="another"), ref)
+        again = await store.put(SCOPE, artifact.data, kind="k", media_type="text/plain", label="the child's")
+        minted = await store.put(SCOPE, b"minted by the child", kind="k", media_type="text/plain")
+        print(msgspec.json.encode([artifact.meta, foreign, again.created, minted.meta]).decode())
+
+async def sweep(root, now):
+    store = DirectoryStore(root, ttl=timedelta(seconds=100), clock=lambda: datetime.fromisoformat(now))
+    while True:
+        await store.sweep()
+        print("swept", flush=True)
+
+anyio.run(globals()[sys.argv[1]], *sys.argv[2:])
+"""
+
+
+def child(*arguments: str) -> list[str]:
+    return [sys.executable, "-c", CHILD, *arguments]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+async def test_what_this_process_put_another_one_resolves_and_the_other_way_round(
+    store: DirectoryStore, root: Path
+) -> None:
+    meta = (await put(store, label="ours")).meta
+    done = await anyio.run_process(child("resolve", str(root), meta.ref), env=environment())
+    theirs, foreign, created, minted = msgspec.json.decode(
+        done.stdout, type=tuple[ArtifactMeta, None, bool, ArtifactMeta]
+    )
+    assert (theirs, foreign, created) == (meta, None, False)
+    assert await store.head(SCOPE, minted.ref) == minted
+    assert await payload(store, minted.ref) == b"minted by the child"
+
+
+async def test_no_sweep_of_another_process_loses_an_acknowledged_put(root: Path) -> None:
+    clock = ManualClock()
+    store = DirectoryStore(root, ttl=timedelta(seconds=100), clock=clock)
+    start = clock.now
+    await put(store, b"neighbour")
+    arguments = child("sweep", str(root), (start + timedelta(seconds=140)).isoformat())
+    async with await anyio.open_process(arguments, env=environment()) as sweeper:
+        assert sweeper.stdout is not None
+        await sweeper.stdout.receive()
+        lost_meanwhile = 0
+        for _ in range(3000):
+            clock.now = start
+            ref = (await put(store)).meta.ref  # expired, by the sweeper's clock
+            clock.now = start + timedelta(seconds=150)
+            lost_meanwhile += (await put(store)).created
+            assert await payload(store, ref) == DATA
+            await store.delete(SCOPE, ref)
+            if lost_meanwhile == 25:  # the sweeper came between two puts
+                break
+        sweeper.kill()
+    assert lost_meanwhile == 25
+
+
+# A disk that hangs
+
+
+@contextmanager
+def locked(root: Path, scope: Scope) -> Iterator[None]:
+    """Hold the scope's lock, as a process that hangs would."""
+    name = hashlib.sha256("/".join(scope_segments(scope)).encode()).hexdigest()[:2]
+    with open(root / ".coatcheck-1" / name, "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+async def test_a_store_that_hangs_does_not_hang_a_caller_that_gives_up(store: DirectoryStore, root: Path) -> None:
+    before = (await put(store, b"before")).meta
+    with locked(root, SCOPE):
+        with anyio.fail_after(5):
+            for _ in range(3):
+                with anyio.move_on_after(0.05) as limit:
+                    await put(store)
+                assert limit.cancelled_caught
+            with anyio.move_on_after(0.05):
+                await store.delete(SCOPE, before.ref)
+            assert await payload(store, before.ref) == b"before", "readers need no lock"
+            elsewhere = Scope(conversation="elsewhere")
+            assert await payload(store, (await put(store, scope=elsewhere)).meta.ref, elsewhere) == DATA
+            await all_work_done(store)
+            # However many wait for this scope, other scopes go on.
+            async with anyio.create_task_group() as tasks:
+                for number in range(100):
+                    tasks.start_soon(put, store, b"%d" % number)
+                await anyio.sleep(0.05)
+                assert (await put(store, b"new", elsewhere)).created
+                tasks.cancel_scope.cancel()
+            await all_work_done(store)
+    # What was given up before it had begun is not done later: this delete would come after this put.
+    assert not (await put(store, b"before")).created
+    assert await payload(store, before.ref) == b"before"
+    assert [meta.ref for meta in (await store.list(SCOPE)).artifacts] == [before.ref]
+
+
+async def test_a_put_that_is_given_up_while_it_writes_is_never_seen(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (await put(store, b"before")).meta
+    writing, go_on = threading.Event(), threading.Event()
+
+    def slow(*args: Any, **options: Any) -> None:
+        writing.set()
+        go_on.wait(5)
+        disk.write_file(*args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_file", slow)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put, store)
+            assert await anyio.to_thread.run_sync(writing.wait, 5)
+            tasks.cancel_scope.cancel()
+        go_on.set()
+        await all_work_done(store)
+    assert (await store.list(SCOPE)).artifacts == (before,)
+    assert contents(root.joinpath(*scope_segments(SCOPE))) == {before.ref[4:6]}
+
+
+async def test_what_nobody_waits_for_does_not_begin_though_the_lock_is_free(store: DirectoryStore, root: Path) -> None:
+    await put(store)
+
+    def begin() -> None:
+        with Root(root, fsync=False).locked(scope_segments(SCOPE), give_up):
+            raise AssertionError("it began")
+
+    def give_up() -> None:
+        raise Abandoned
+
+    with pytest.raises(Abandoned):
+        await anyio.to_thread.run_sync(begin)
