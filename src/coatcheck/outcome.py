@@ -27,7 +27,7 @@ from coatcheck.results.binary import Blob
 from coatcheck.results.envelope import Malformed, ProposeTransition, RequireInstruction
 from coatcheck.results.reading import Declared
 from coatcheck.results.rendering import Rendered, render_text
-from coatcheck.results.shapes import legible
+from coatcheck.results.shapes import clip, legible
 from coatcheck.results.status import Status
 from coatcheck.scope import Scope
 
@@ -48,6 +48,9 @@ __all__ = [
     "settle",
     "size_of",
 ]
+
+
+_SHOWN_CHARS = 60
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -86,6 +89,21 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     notes: tuple[str, ...] = ()
     tickets: tuple[Ticket, ...] = ()
     content: tuple[Blob, ...] = ()
+
+    def __repr__(self) -> str:
+        """Which outcome of which call; a short head of the text, because a value of 10 MB is of no use in a log."""
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.__rich_repr__())
+        return f"{type(self).__name__}({shown})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        head = self.held[: _SHOWN_CHARS + 1] if isinstance(self.held, str) else self.held.head(_SHOWN_CHARS + 1)
+        return [
+            ("tool", clip(self.tool, _SHOWN_CHARS)),
+            ("call_id", None if self.call_id is None else clip(self.call_id, _SHOWN_CHARS)),
+            ("status", self.status),
+            ("size", size_of(self)),
+            ("text", clip(head, _SHOWN_CHARS)),
+        ]
 
 
 class Inline(Outcome, frozen=True, kw_only=True, eq=False):

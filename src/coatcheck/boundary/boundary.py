@@ -278,7 +278,7 @@ def _fingerprint(value: Any) -> Any:
 
 
 def _checked_ttl(approval_ttl: object) -> timedelta:
-    """No approval is to be found in the year 9999, so a century is long enough, and every clock can add it."""
+    """How long a question waits; bounded, so that it can be added to every time that a clock may tell."""
     seconds = check_duration("Boundary(approval_ttl=...)", approval_ttl)
     if seconds > _LONGEST_TTL.total_seconds():
         raise ConfigurationError(f"Boundary(approval_ttl=...) must be at most a century, not {approval_ttl!r:.80}")

@@ -8,7 +8,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import anyio
 import msgspec
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_LEDGER_ROWS", "Session"]
 
 _P = ParamSpec("_P")
+_T = TypeVar("_T")
 _log = logging.getLogger("coatcheck")
 
 MAX_LEDGER_ROWS = 1_000
@@ -168,8 +169,8 @@ class Session:
         boundary = self._boundary
         sealed = boundary.sealer.open_pending(pending)
         if sealed is None:
-            name, call_id = (pending.tool, pending.call_id) if isinstance(pending, PendingCall) else ("?", None)
-            call = Dispatch(name, {}, call_id, self.scope, self.turn, [], self._emit)
+            name, call_id = getattr(pending, "tool", None), getattr(pending, "call_id", None)
+            call = Dispatch(_text_or(name, "?"), {}, _text_or(call_id, None), self.scope, self.turn, [], self._emit)
             return self._declined(call, "approval", "the approval is not the one that was asked for")
         call = Dispatch(sealed.tool, sealed.arguments, sealed.call_id, self.scope, sealed.turn, [], self._emit)
         problem = objection(sealed, scope=self.scope, rules=boundary.rules.names, now=boundary.clock())
@@ -340,6 +341,11 @@ class Session:
             if judgement.outcome == "refused":
                 notes.append(note_for(judgement))
         return _with_notes(outcome, tuple(notes)) if notes else outcome
+
+
+def _text_or(found: object, otherwise: _T) -> str | _T:
+    """What a pending call that was not sealed here says of itself, where it can be said at all."""
+    return legible(found) if isinstance(found, str) else otherwise
 
 
 def _broken(call: Dispatch, error: Exception) -> Outcome:

@@ -11,6 +11,7 @@ import difflib
 import struct
 import sysconfig
 import zlib
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ __all__ = [
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 _STDLIB = Path(sysconfig.get_paths()["stdlib"])
-_INSTALLED_INSIDE = {"site-packages", "dist-packages", "__pycache__"}
-_TESTS = {"test", "tests", "idle_test"}
+# Nor is a folder taken whose name could not be imported, such as site-packages.
+_LEFT_OUT = {"test", "tests", "idle_test", "__pycache__"}
 _MAX_LINE = 200
 
 
@@ -163,18 +164,23 @@ def _modules(package: str = "") -> dict[str, Path]:
             if path.suffix == ".py" and path.is_file():
                 parts = path.relative_to(_STDLIB).with_suffix("").parts
                 modules[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-            elif path.is_dir() and path.name.isidentifier() and path.name not in _INSTALLED_INSIDE | _TESTS:
+            elif path.is_dir() and path.name.isidentifier() and path.name not in _LEFT_OUT:
                 folders.append(path)
-    within = f"{package}."
-    return {name: modules[name] for name in sorted(modules) if not package or f"{name}.".startswith(within)}
+    if package and package not in modules:
+        raise _unknown(package, modules)
+    return {name: modules[name] for name in sorted(modules) if not package or f"{name}.".startswith(f"{package}.")}
 
 
 def _source(module: str) -> bytes:
     modules = _modules()
     if module not in modules:
-        nearest = ", ".join(difflib.get_close_matches(module, modules)) or "none"
-        raise LookupError(f"The standard library has no module {module!r} in Python. Names like it: {nearest}.")
+        raise _unknown(module, modules)
     return modules[module].read_bytes()
+
+
+def _unknown(name: str, modules: Iterable[str]) -> LookupError:
+    nearest = ", ".join(difflib.get_close_matches(name, list(modules))) or "none"
+    return LookupError(f"The standard library has no module {name!r} in Python. Names like it: {nearest}.")
 
 
 def _grey_png(pixels: bytes, width: int) -> bytes:

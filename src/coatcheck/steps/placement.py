@@ -16,7 +16,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from coatcheck.artifacts.meta import ArtifactMeta
+from coatcheck.artifacts.meta import MAX_PARENTS, ArtifactMeta
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ticket import Ticket, make_ticket, placed_kind
 from coatcheck.dispatch import Dispatch
@@ -212,7 +212,7 @@ class PlacementStep(Step):
             if leaves and not shared and rendered.size <= limit:
                 return msgspec.structs.replace(outcome, text=rendered, tickets=leaves, content=())
         kind = self._kind(outcome.tool)
-        parents = tuple(dict.fromkeys(ticket.ref for ticket in leaves))
+        parents = tuple(dict.fromkeys(ticket.ref for ticket in leaves))[:MAX_PARENTS]
         meta = await self._put(outcome, rendered.data, kind, rendered.media_type, parents, call)
         ticket = self._ticket(outcome, meta.ref, meta.media_type, meta.bytes, rendered, limit, shared)
         return carried(outcome, Placed, text=ticket.to_json(), ticket=ticket, tickets=(ticket, *leaves))
@@ -256,9 +256,9 @@ class PlacementStep(Step):
     async def _put(
         self, outcome: Inline, data: bytes, kind: str, media_type: str, parents: tuple[str, ...], call: Dispatch
     ) -> ArtifactMeta:
-        origin = {"tool": outcome.tool[:_MAX_ORIGIN_CHARS]}
+        origin = {"tool": outcome.tool}
         if outcome.call_id is not None:
-            origin["call_id"] = outcome.call_id[:_MAX_ORIGIN_CHARS]
+            origin["call_id"] = _storable(outcome.call_id)
         result = await self._store.put(
             call.scope,
             data,
@@ -291,6 +291,11 @@ class PlacementStep(Step):
                 )
             )
         return result.meta
+
+
+def _storable(call_id: str) -> str:
+    """A provider's id as meta takes it: bounded, and valid Unicode."""
+    return call_id[:_MAX_ORIGIN_CHARS].encode(errors="replace").decode()
 
 
 def _refusal(problem: Exception) -> str:
