@@ -24,7 +24,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Decision(msgspec.Struct, frozen=True):
+class Decision(msgspec.Struct, frozen=True, gc=False):
     """One row of the ledger. Rows are never changed and never removed one by one.
 
     Attributes:

@@ -233,6 +233,8 @@ class Pending(Outcome, frozen=True, kw_only=True, eq=False):
 # reads it, so that a value of 10 MB on its way into the store never exists as a text. The property below
 # makes that invisible, `held` is the slot itself, and `settle` ends it before an outcome leaves the boundary.
 _slot = Outcome.__dict__["text"]
+_hold = _slot.__set__
+_file = Outcome.__dict__["decisions"].__set__
 
 
 def _read_text(outcome: Outcome) -> str:
@@ -256,15 +258,22 @@ def rendered_of(outcome: Outcome) -> Rendered:
     return held if type(held) is Rendered else render_text(legible(held))
 
 
-def settle(outcome: Outcome, decisions: list[Decision]) -> None:
-    """Make an outcome final, once, before the host sees it: its text a plain ``str``, its rows of the ledger on it."""
+def settle(outcome: Outcome, decisions: list[Decision]) -> Outcome:
+    """Make an outcome final before the host sees it: its text a plain ``str``, its rows of the ledger on it.
+
+    An outcome that has rows already is one that a middleware kept and hands out again: it stays as it is, and
+    its twin has the rows of this call.
+    """
     held = outcome.held
     if type(held) is Rendered:
-        _slot.__set__(outcome, held.text)
+        _hold(outcome, held.decoded or held.text)
     elif not held.isascii():
-        _slot.__set__(outcome, legible(held))
+        _hold(outcome, legible(held))
+    if outcome.decisions:
+        return msgspec.structs.replace(outcome, decisions=tuple(decisions))
     if decisions:
-        msgspec.structs.force_setattr(outcome, "decisions", tuple(decisions))
+        _file(outcome, tuple(decisions))
+    return outcome
 
 
 _O = TypeVar("_O", bound=Outcome)

@@ -50,7 +50,7 @@ def _sender(coroutine: Coroutine[Any, Any, Any], sent: Any) -> Callable[[], Any]
 async def cancelled_everywhere(
     start: Callable[[], Coroutine[Any, Any, Any]], *, least: int, most: int = 100
 ) -> AsyncIterator[int]:
-    """Run ``start()`` again and again, cancelled at its first checkpoint, its second, ... until one run ends uncancelled.
+    """Run ``start()`` again and again, cancelled at its first checkpoint, its second, ... until one run ends by itself.
 
     Yields after every cancelled run, so that the test can look at what is left.
 
@@ -79,7 +79,7 @@ async def after_ticks(ticks: int, act: Callable[[], object]) -> None:
 async def until(condition: Callable[[], object], *, within: float = 5.0) -> None:
     """Wait for something that a thread or another task does."""
     with anyio.fail_after(within):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - a thread sets no event of a loop
             await anyio.sleep(0.001)
 
 

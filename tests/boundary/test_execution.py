@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coatcheck as cc
-from coatcheck.boundary.execution import _MAX_THREADS
+from coatcheck.boundary import execution
 from coatcheck.results.binary import MAX_ATTACHED_BYTES
 from coatcheck.testing import FaultyStore, hang
 from tests.boundary._cancel import all_of, cancelled_everywhere, until
@@ -150,7 +150,9 @@ async def test_rules_are_asked_before_arguments_are_checked() -> None:
         return cc.allow()
 
     ran = Ran()
-    outcome = await cc.Boundary([cc.tool(name="search")(ran)], rules=[watch]).session(SCOPE).call("search", {"limit": "x"})
+    outcome = (
+        await cc.Boundary([cc.tool(name="search")(ran)], rules=[watch]).session(SCOPE).call("search", {"limit": "x"})
+    )
     assert isinstance(outcome, cc.Failed)
     assert seen == [{"limit": "x"}]
     assert [(row.rule, row.outcome) for row in outcome.decisions] == [("watch", "allow")]
@@ -162,7 +164,9 @@ async def test_what_a_rule_changed_is_checked_like_what_the_model_said() -> None
         return cc.allow({"limit": "many"}, "because")
 
     ran = Ran()
-    outcome = await cc.Boundary([cc.tool(name="search")(ran)], rules=[spoil]).session(SCOPE).call("search", {"limit": 1})
+    outcome = (
+        await cc.Boundary([cc.tool(name="search")(ran)], rules=[spoil]).session(SCOPE).call("search", {"limit": 1})
+    )
     assert isinstance(outcome, cc.Failed)
     assert "`$.limit`" in outcome.text
     assert ran.given == []
@@ -202,7 +206,8 @@ async def test_without_tools_the_model_learns_that() -> None:
 async def test_a_name_that_is_no_name_is_answered_within_bounds(name: str) -> None:
     def find() -> None: ...
 
-    for arguments in ({}, "["):
+    given: tuple[Any, ...] = ({}, "[")
+    for arguments in given:
         outcome = await cc.Boundary([find]).session(SCOPE).call(name, arguments)
         assert isinstance(outcome, cc.Failed)
         assert len(outcome.text) < 1000
@@ -221,7 +226,9 @@ async def test_rules_are_asked_about_an_unknown_tool_and_never_about_its_result(
     outcome = await session.call("nothing")
     assert isinstance(outcome, cc.Failed)
     assert [(row.tool, row.moment, row.outcome) for row in outcome.decisions] == [("nothing", "before-tool", "allow")]
-    denied = await cc.Boundary(rules=[cc.before_tool(name="no")(lambda call: cc.deny("not here"))]).session(SCOPE).call("x")
+    denied = (
+        await cc.Boundary(rules=[cc.before_tool(name="no")(lambda call: cc.deny("not here"))]).session(SCOPE).call("x")
+    )
     assert isinstance(denied, cc.Denied)
     assert denied.text == "not here"
 
@@ -369,12 +376,15 @@ class Held:
         self.go = threading.Event()
         self.entered = 0
         self.left = 0
+        self._lock = threading.Lock()
 
     def __call__(self, wait: bool = True) -> str:
-        self.entered += 1
+        with self._lock:
+            self.entered += 1
         if wait:
             self.go.wait(10)
-        self.left += 1
+        with self._lock:
+            self.left += 1
         return "done"
 
 
@@ -427,16 +437,17 @@ async def test_closing_the_boundary_reports_threads_that_still_run_and_no_others
     await until(lambda: held.left == 1)
 
 
-async def test_a_call_that_waits_for_a_thread_is_not_said_to_run_in_one() -> None:
+async def test_a_call_that_waits_for_a_thread_is_not_said_to_run_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads are taken by calls that were given up: a further call has not run, and waits."""
+    monkeypatch.setattr(execution, "_MAX_THREADS", 3)
     held = Held()
     late = Held()
-    boundary = cc.Boundary([cc.tool(name="held", timeout=0.02)(held), cc.tool(name="late", timeout=0.02)(late)])
+    boundary = cc.Boundary([cc.tool(name="held", timeout=0.05)(held), cc.tool(name="late", timeout=0.05)(late)])
     session = boundary.session(SCOPE)
     try:
-        outcomes = [await session.call_batch([cc.ToolCall("held")] * 20) for _ in range(_MAX_THREADS // 20)]
-        assert all("still running" in outcome.text for batch in outcomes for outcome in batch)
-        assert held.entered == _MAX_THREADS
+        outcomes = await session.call_batch([cc.ToolCall("held")] * 3)
+        assert all("still running" in outcome.text for outcome in outcomes)
+        assert held.entered == 3
         answers: list[cc.Outcome] = []
 
         async def further() -> None:
@@ -444,14 +455,14 @@ async def test_a_call_that_waits_for_a_thread_is_not_said_to_run_in_one() -> Non
 
         async with anyio.create_task_group() as group:
             group.start_soon(further)
-            await anyio.sleep(0.05)
+            await anyio.sleep(0.08)
             assert late.entered == 0
             assert answers == []
             held.go.set()
         assert [outcome.text for outcome in answers] == ["done"]
     finally:
         held.go.set()
-    await until(lambda: held.left == _MAX_THREADS)
+    await until(lambda: held.left == 3)
 
 
 # --- slots ---
@@ -658,7 +669,7 @@ async def test_a_tool_cannot_swallow_the_callers_cancellation() -> None:
         try:
             await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
-            await anyio.sleep(0)
+            await anyio.lowlevel.checkpoint()
         return "went on"
 
     session = cc.Boundary([stubborn]).session(SCOPE)
@@ -764,7 +775,7 @@ async def test_a_value_that_cannot_be_delivered_is_a_failure_that_names_the_path
 
     store = FaultyStore(cc.MemoryStore())
     for dials in ({}, {"on_event": lambda event: None}, {"store": store, "placement": cc.Placement(1)}):
-        outcome = await cc.Boundary([give], **dials).session(SCOPE).call("give")  # type: ignore[arg-type]
+        outcome = await cc.Boundary([give], **dials).session(SCOPE).call("give")
         assert isinstance(outcome, cc.Failed)
         assert outcome.executed
         assert f"{path}:" in outcome.text
@@ -793,14 +804,26 @@ MOVE = {"kind": "propose-transition", "targetSkillId": "billing", "reason": "mon
         ({"content": ABSENCE, "effects": []}, None, 0, 0, None),
         ({"content": ABSENCE, "effects": [MOVE]}, "absent", 1, 1, None),
         ({"content": ABSENCE, "effects": [], "status": "failure"}, "failure", 1, 0, None),
-        ({"content": {"content": 1, "effects": [], "status": "denied"}, "effects": [], "status": "success"}, "success", 0, 0, None),
+        (
+            {"content": {"content": 1, "effects": [], "status": "denied"}, "effects": [], "status": "success"},
+            "success",
+            0,
+            0,
+            None,
+        ),
         ([ABSENCE], None, 0, 0, None),
         ({"content": 1, "status": "denied"}, None, 0, 0, None),
     ],
 )
 @pytest.mark.parametrize("listening", [False, True])
 async def test_an_envelope_and_what_it_declares_are_read_alike_as_values_and_as_wire_bytes(
-    form: Callable[[Any], Any], value: Any, status: str | None, declared: int, effects: int, read: str | None, listening: bool
+    form: Callable[[Any], Any],
+    value: Any,
+    status: str | None,
+    declared: int,
+    effects: int,
+    read: str | None,
+    listening: bool,
 ) -> None:
     async def give() -> Any:
         return form(value)
@@ -926,7 +949,8 @@ async def test_every_way_through_the_boundary_gives_the_same_outcome(answer: str
             return cc.allow(None, "seen") if result.value == 5 else cc.allow()
 
     def session(*, limited: bool = False, **dials: Any) -> cc.Session:
-        made = cc.tool(name="give", ceiling=cc.Ceiling(2900), **({"timeout": 5, "concurrency": 2} if limited else {}))(give)
+        limits: dict[str, Any] = {"timeout": 5, "concurrency": 2} if limited else {}
+        made = cc.tool(name="give", ceiling=cc.Ceiling(2900), **limits)(give)
         return cc.Boundary(
             [made],
             rules=[Both()] * rules,

@@ -11,12 +11,14 @@ from typing import Any
 
 import msgspec
 
+from coatcheck.results.binary import is_textual
+
 __all__ = ["MAX_TICKET_CHARS", "PREVIEW_FENCE_CHARS", "Ticket", "fence", "is_ticket", "make_ticket", "placed_kind"]
 
 MAX_TICKET_CHARS = 1024
 """No ticket without a preview is longer; a truncation limit below it is refused beside a placement."""
 
-PREVIEW_FENCE_CHARS = 160
+PREVIEW_FENCE_CHARS = 176
 """What the fence around a preview costs at most, beyond the preview itself."""
 
 _KIND_PREFIX = "tool-result/"
@@ -94,6 +96,7 @@ def make_ticket(
     bytes: int,
     limit: int,
     shared: bool = False,
+    part: bool = False,
     preview: str | None = None,
 ) -> Ticket:
     """Compose the ticket for a payload.
@@ -105,6 +108,7 @@ def make_ticket(
         bytes: the payload's size as stored.
         limit: the threshold that it was over, in characters.
         shared: the limit is that of all results of one turn together.
+        part: the payload is binary within a result that was over the limit, and was stored apart from the rest.
         preview: the head of the payload, or ``None``; it is fenced here.
     """
     over = (
@@ -112,11 +116,12 @@ def make_ticket(
         if shared
         else f"more than the {limit} that fit into this conversation"
     )
-    measured = (
-        f"{size} characters" if media_type.startswith("text/") or media_type.endswith("json") else f"{size} bytes"
-    )
+    measured = f"{size} characters" if is_textual(media_type) else f"{size} bytes"
+    stored = f"{measured}; {over}, so the whole result was stored and nothing of it was lost"
+    if part:
+        stored = f"{measured} of binary here; they were stored apart from the rest of its result, and nothing was lost"
     reason = (
-        f"{tool} returned {measured}; {over}, so the whole result was stored and nothing of it was lost. "
+        f"{tool} returned {stored}. "
         f"You have not read it. Give {ref} exactly as written to a tool that takes a ref of the kind {kind}; "
         "do not retype or guess what it holds."
     )

@@ -133,7 +133,7 @@ class Sealer:
         if isinstance(pending, (bytes, bytearray, memoryview, str)):
             try:
                 pending = msgspec.json.decode(pending, type=PendingCall)
-            except (msgspec.DecodeError, ValueError, RecursionError):  # a scope that refuses itself, text that is no UTF-8
+            except (msgspec.DecodeError, ValueError, RecursionError):  # a scope may refuse itself, text may be no UTF-8
                 return None
         if not isinstance(pending, PendingCall):
             return None
@@ -143,7 +143,8 @@ class Sealer:
             return None
         if not isinstance(pending.seal, bytes) or not self.is_seal(_PURPOSE, message, pending.seal):
             return None
-        return pending
+        # What reads alike is sealed alike, so that what goes on is what was sealed and not what was handed in.
+        return msgspec.structs.replace(msgspec.json.decode(message, type=PendingCall), seal=pending.seal)
 
 
 _PURPOSE = b"coatcheck pending call 1"

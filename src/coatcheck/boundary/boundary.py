@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -104,7 +105,6 @@ class Boundary:
         self.approvals: Approvals = MemoryApprovals() if approvals is None else approvals
         self.sealer = Sealer(secret)
         self.clock = clock
-        self.batch_budget = None if placement is None else placement.max_batch_chars
         self.emit = None if on_event is None else _guarded(on_event)
         self._middleware = tuple(middleware)
         self._rule_timeout = check_duration("Boundary(rule_timeout=...)", rule_timeout)
@@ -116,6 +116,7 @@ class Boundary:
             limit = check_whole("Boundary(concurrency=...)", concurrency)
             self._shared = anyio.Semaphore(limit, fast_acquire=True)
         self._check_together(on_event)
+        self.batch_budget = None if placement is None else placement.max_batch_chars
         self._lifespan: AsyncExitStack | None = None
         self.chain, self.entrance = self._composed(self.tools)
 
@@ -130,8 +131,12 @@ class Boundary:
             raise ConfigurationError(f"Boundary(store=...) must be an ArtifactStore or a URL, not {self.store!r:.80}")
         if placement is not None and self.store is None:
             raise ConfigurationError("Boundary(placement=...) needs a store to place into: Boundary(store=...)")
-        if on_event is not None and not callable(on_event):
-            raise ConfigurationError(f"Boundary(on_event=...) must be a callable, not {on_event!r:.80}")
+        if on_event is not None and (not callable(on_event) or inspect.iscoroutinefunction(on_event)):
+            raise ConfigurationError(f"Boundary(on_event=...) must be a synchronous callable, not {on_event!r:.80}")
+        if not callable(getattr(self.approvals, "claim", None)):
+            raise ConfigurationError(f"Boundary(approvals=...) must have a claim(id), not be {self.approvals!r:.80}")
+        if not callable(self.clock):
+            raise ConfigurationError(f"Boundary(clock=...) must be a callable, not {self.clock!r:.80}")
         if not isinstance(self._ledger_values, bool):
             raise ConfigurationError(
                 f"Boundary(ledger_values=...) must be True or False, not {self._ledger_values!r:.80}"
@@ -166,7 +171,7 @@ class Boundary:
             steps["ceiling"] = CeilingStep(ceilings)
         placed = place(steps, self._middleware)
         execution = Execution(tools, self._shared, self._threads, places=self.placement is not None)
-        return tuple(name for name, _ in placed), compose(placed, execution)
+        return tuple(name for name, _ in placed), compose(placed, execution.run)
 
     def _make_pending(self, call: Dispatch, hook_name: str, index: int, question: str, detail: Any) -> Pending:
         return self.sealer.make_pending(
@@ -218,14 +223,15 @@ class Boundary:
         if self.sealer.portable and not self.sealer.is_seal(_SESSION, sealed.state, sealed.seal):
             raise ConfigurationError("session_from_bytes: these bytes were not sealed with this boundary's secret")
         session = Session(self, state.scope, turn=state.turn)
-        session.restore([_reread(row) for row in state.decisions], state.declared)
+        session.restore([_row_again(row) for row in state.decisions], state.declared)
         return session
 
     def seal_session(
         self, scope: Scope, turn: int, decisions: tuple[Decision, ...], declared: tuple[Declared, ...]
     ) -> bytes:
         """What `Session.to_bytes` returns."""
-        state = msgspec.json.encode(canonical(_SessionState(scope, turn, decisions, declared)))
+        rows, facts = tuple(map(_row_to_write, decisions)), tuple(map(_fact_to_write, declared))
+        state = msgspec.json.encode(_SessionState(scope, turn, rows, facts))
         seal = self.sealer.seal(_SESSION, state) if self.sealer.portable else b""
         return msgspec.json.encode(_SealedSession(msgspec.Raw(state), seal))
 
@@ -266,15 +272,34 @@ class _SealedSession(msgspec.Struct, frozen=True):
     seal: bytes = b""
 
 
-def _reread(row: Decision) -> Decision:
-    """Fingerprints come back from JSON as mappings."""
-    return msgspec.structs.replace(row, before=_fingerprint(row.before), after=_fingerprint(row.after))
+class _Value(msgspec.Struct, frozen=True):
+    """A value on the ledger, written so that none can be taken for a fingerprint."""
+
+    value: Any
 
 
-def _fingerprint(value: Any) -> Any:
-    if isinstance(value, dict) and value.keys() == {"size", "digest"}:
-        return msgspec.convert(value, Fingerprint)
-    return value
+# Each value is made canonical by itself: it was delivered once, so it can be, and it stands no deeper than it did.
+def _row_to_write(row: Decision) -> Decision:
+    return msgspec.structs.replace(row, before=_to_write(row.before), after=_to_write(row.after))
+
+
+def _fact_to_write(fact: Declared) -> Declared:
+    lists = {name: tuple(map(canonical, getattr(fact, name))) for name in ("checked", "not_checked", "cannot_cover")}
+    return msgspec.structs.replace(fact, **lists)
+
+
+def _to_write(kept: Any) -> Any:
+    return kept if kept is None or isinstance(kept, Fingerprint) else _Value(canonical(kept))
+
+
+def _row_again(row: Decision) -> Decision:
+    return msgspec.structs.replace(row, before=_again(row.before), after=_again(row.after))
+
+
+def _again(written: Any) -> Any:
+    if written is None:
+        return None
+    return written["value"] if "value" in written else msgspec.convert(written, Fingerprint)
 
 
 def _checked_ttl(approval_ttl: object) -> timedelta:

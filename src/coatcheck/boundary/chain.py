@@ -7,6 +7,7 @@ The four keep their order whatever a host adds. A step that is not configured is
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
 
@@ -16,6 +17,7 @@ from coatcheck.call import ToolCall
 from coatcheck.dispatch import Dispatch
 from coatcheck.errors import ConfigurationError
 from coatcheck.outcome import Outcome, failed, size_of
+from coatcheck.results.rendering import Rendered
 from coatcheck.results.shapes import clip
 from coatcheck.steps.step import Step
 
@@ -24,6 +26,7 @@ __all__ = ["STEPS", "CallNext", "Entrance", "Inside", "Middleware", "StepName", 
 CallNext: TypeAlias = Callable[[ToolCall], Awaitable[Outcome]]
 Entrance: TypeAlias = Callable[[Dispatch], Awaitable[Outcome]]
 Middleware: TypeAlias = Callable[[ToolCall, CallNext], Awaitable[Outcome]]
+Leaves: TypeAlias = tuple[tuple[int, Callable[[Dispatch, Outcome, int], Outcome | Awaitable[Outcome]]], ...]
 StepName: TypeAlias = Literal["truncation", "placement", "governance", "ceiling"]
 
 STEPS: tuple[StepName, ...] = ("truncation", "placement", "governance", "ceiling")
@@ -94,28 +97,41 @@ def _together(steps: list[Step], call_next: Entrance) -> Entrance:
     if not steps:
         return call_next
     enters = tuple(step.enter for step in reversed(steps) if step.enters)
-    leaves = tuple((step.least, step.over, step.act) for step in steps)
+    leaves: Leaves = tuple((step.least, step.leave) for step in steps)
+    # An outcome of at most `least` only concerns the steps that do not go by the size; what they change, those outside.
+    least = min((step.least for step in steps if step.least >= 0), default=sys.maxsize)
+    regardless = tuple((step.leave, leaves[index + 1 :]) for index, step in enumerate(steps) if step.least < 0)
 
     async def around(call: Dispatch) -> Outcome:
-        outcome: Outcome | None = None
         for enter in enters:
             entered = enter(call)
             if not isinstance(entered, Dispatch):
                 entered = entered if isinstance(entered, Outcome) else await entered
                 if isinstance(entered, Outcome):
-                    outcome = entered
-                    break
+                    return await _left(leaves, call, entered)
             call = entered
-        if outcome is None:
-            outcome = await call_next(call)
-        size = size_of(outcome)
-        for least, over, act in leaves:
-            if size > least and over(call, outcome, size):
-                outcome = await act(call, outcome)
-                size = size_of(outcome)
+        outcome = await call_next(call)
+        held = outcome.held
+        size = held.size if type(held) is Rendered else len(held)  # as `size_of`, without a call
+        if size > least:
+            return await _left(leaves, call, outcome)
+        for leave, outside in regardless:
+            left = leave(call, outcome, size)
+            if left is not outcome:
+                return await _left(outside, call, left if isinstance(left, Outcome) else await left)
         return outcome
 
     return around
+
+
+async def _left(leaves: Leaves, call: Dispatch, outcome: Outcome) -> Outcome:
+    """The outcome that goes on, when every one of the steps was asked that its size concerns."""
+    for least, leave in leaves:
+        size = size_of(outcome)
+        if size > least:
+            left = leave(call, outcome, size)
+            outcome = left if isinstance(left, Outcome) else await left
+    return outcome
 
 
 def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance:

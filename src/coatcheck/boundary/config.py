@@ -95,7 +95,12 @@ def _placement(table: _PlacementTable) -> Placement:
 
 
 def _duration(path: str, value: _Duration) -> float | timedelta:
-    return _at(path, parse_duration, text=value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ConfigurationError(f"{path}: {value!r:.40} is no duration: {error}") from None
 
 
 def _at(path: str, make: Any, **settings: Any) -> Any:

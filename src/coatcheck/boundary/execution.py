@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import anyio
@@ -27,6 +27,7 @@ from coatcheck.errors import RenderingError
 from coatcheck.events import AbsenceDeclared, CoverageDeclared, ForeignEnvelope, NearMiss
 from coatcheck.outcome import Inline, Outcome, failed
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
+from coatcheck.results.conversion import canonical
 from coatcheck.results.envelope import (
     Effect,
     Encoded,
@@ -159,52 +160,21 @@ class _Runner:
     def __init__(
         self, tool: Tool[..., Any], shared: anyio.Semaphore | None, threads: RunningThreads, *, places: bool
     ) -> None:
-        self._tool = tool
-        self._name = tool.name
-        self._function = tool.function
+        self.tool = tool
+        self.name = tool.name
+        self.function = tool.function
         self._foreign = tool.foreign
         own = () if tool.concurrency is None else (anyio.Semaphore(tool.concurrency, fast_acquire=True),)
         thread = () if tool.is_async else (threads.free,)
         self._wanted = own + (() if shared is None else (shared,)) + thread
         self._threads = threads
-        self._places = places
-        self._takes_arguments = tool.takes_arguments
-        self._direct = tool.is_async and not self._wanted and tool.timeout is None
+        self.places = places
+        self._ceiling = math.inf if tool.ceiling is None else tool.ceiling.max_chars
+        self.takes_arguments = tool.takes_arguments
+        self.direct = tool.takes_in_order and tool.is_async and not self._wanted and tool.timeout is None
 
-    async def run(self, call: Dispatch) -> Outcome:
-        arguments = call.arguments
-        try:
-            if arguments or self._takes_arguments:
-                arguments = self._tool.convert(arguments)
-        except msgspec.ValidationError as error:
-            return failed(call, self._teach_arguments(error))
-        try:
-            if self._direct and call.batch is None:
-                value = await self._function(**arguments)
-            else:
-                value = await self._bounded(arguments, call)
-        except _TimedOut as error:
-            return failed(call, str(error), executed=True)
-        except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer
-            _log.debug("tool %s raised", self._name, exc_info=True)
-            return failed(call, _message(error), executed=True)
-        try:
-            if may_declare(value) or call.emit is not None:
-                return self._read(call, value)
-            rendered = render(value)
-            if rendered.blobs or (rendered.size > MAX_ATTACHED_BYTES and not self._places):
-                return self._inline(call, value, rendered)
-        except RenderingError as error:
-            return failed(
-                call,
-                f"{self._name} returned a value that cannot be delivered: {error}. Nothing was returned or stored.",
-                executed=True,
-            )
-        # The slot of `text` holds the rendering until somebody reads it: see outcome.py.
-        return Inline(tool=call.name, call_id=call.call_id, text=rendered, executed=True, value=value)  # type: ignore[arg-type]
-
-    async def _bounded(self, arguments: dict[str, Any], call: Dispatch) -> Any:
-        tool = self._tool
+    async def bounded(self, arguments: dict[str, Any], call: Dispatch) -> Any:
+        tool = self.tool
         wanted = self._wanted if call.batch is None else (*self._wanted, call.batch.slots)
         async with Slots(wanted) as slots:
             if tool.timeout is None:
@@ -215,15 +185,15 @@ class _Runner:
             raise _TimedOut(f"{tool.name} did not finish within {tool.timeout:g} seconds and was given up.{lingers}")
 
     async def _execute(self, arguments: dict[str, Any], slots: Slots) -> Any:
-        if self._tool.is_async:
-            return await self._function(**arguments)
-        return await self._threads.run(self._name, self._function, arguments, slots)
+        if self.tool.is_async:
+            return await self.function(**arguments)
+        return await self._threads.run(self.name, self.function, arguments, slots)
 
-    def _teach_arguments(self, error: msgspec.ValidationError) -> str:
-        names = ", ".join(self._tool.parameters.get("properties", {})) or "none"
-        return f"The arguments of {self._name} are wrong: {error}. It takes: {names}. {_AGAIN}"
+    def teach_arguments(self, error: msgspec.ValidationError) -> str:
+        names = ", ".join(self.tool.parameters.get("properties", {})) or "none"
+        return f"The arguments of {self.name} are wrong: {error}. It takes: {names}. {_AGAIN}"
 
-    def _read(self, call: Dispatch, value: Any) -> Outcome:
+    def read(self, call: Dispatch, value: Any) -> Outcome:
         """What the tool returned, as an outcome: envelope, then coverage, then rendering."""
         if isinstance(value, Encoded):
             json = value.media_type == JSON
@@ -235,7 +205,7 @@ class _Runner:
         if envelope is None and reading is None:
             if call.emit is not None and (hint := explain_near_miss(value)) is not None:
                 call.emit(NearMiss(tool=call.name, call_id=call.call_id, turn=call.turn, hint=hint))
-            return self._inline(call, value, render(value))
+            return self.inline(call, value, render(value))
         if self._foreign:
             return self._read_foreign(call, value, envelope, reading)
         effects: tuple[Effect, ...] = ()
@@ -252,7 +222,7 @@ class _Runner:
         declared = _declared(call, reading)
         if reading is not None and status is None:
             status = reading.status
-        return self._inline(
+        return self.inline(
             call, value, render(value), status=status, effects=effects, malformed=malformed, declared=declared
         )
 
@@ -264,10 +234,10 @@ class _Runner:
         if envelope is not None:
             content = envelope.content
             reading = read_result_encoded(bytes(content)) if isinstance(content, msgspec.Raw) else read_result(content)
-        return self._inline(call, value, render(value), declared=_declared(call, reading))
+        return self.inline(call, value, render(value), declared=_declared(call, reading))
 
-    def _inline(self, call: Dispatch, value: Any, rendered: Rendered, **facts: Any) -> Inline:
-        if rendered.size > MAX_ATTACHED_BYTES and not self._places:
+    def inline(self, call: Dispatch, value: Any, rendered: Rendered, **facts: Any) -> Inline:
+        if MAX_ATTACHED_BYTES < rendered.size <= self._ceiling and not self.places:  # over it, the ceiling refuses
             _refuse_large_binary(value, rendered)
         return Inline(
             tool=call.name,
@@ -300,21 +270,55 @@ class Execution:
     ) -> None:
         self._runners = {name: _Runner(tool, shared, threads, places=places) for name, tool in tools.items()}
 
-    def __call__(self, call: Dispatch) -> Awaitable[Outcome]:
-        """Run the tool that ``call`` names."""
+    async def run(self, call: Dispatch) -> Outcome:
+        """Run the tool that ``call`` names, and read what it returns."""
         if call.batch is not None:
             call.batch.walked()
         runner = self._runners.get(call.name)
         if runner is None:
             return _unknown(call, self._runners)
-        return runner.run(call)
+        arguments = call.arguments
+        direct = runner.direct and call.batch is None
+        ordered: tuple[Any, ...] = ()
+        if arguments or runner.takes_arguments:
+            try:
+                if direct:
+                    ordered = runner.tool.convert_in_order(arguments)
+                else:
+                    arguments = runner.tool.convert(arguments)
+            except msgspec.ValidationError as error:
+                return failed(call, runner.teach_arguments(error))
+        try:
+            if direct:
+                value = await runner.function(*ordered)
+            else:
+                value = await runner.bounded(arguments, call)
+        except _TimedOut as error:
+            return failed(call, str(error), executed=True)
+        except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer
+            _log.debug("tool %s raised", runner.name, exc_info=True)
+            return failed(call, _message(error), executed=True)
+        try:
+            if may_declare(value) or call.emit is not None:
+                return runner.read(call, value)
+            rendered = render(value)
+            if rendered.blobs or (rendered.size > MAX_ATTACHED_BYTES and not runner.places):
+                return runner.inline(call, value, rendered)
+        except RenderingError as error:
+            return failed(
+                call,
+                f"{runner.name} returned a value that cannot be delivered: {error}. Nothing was returned or stored.",
+                executed=True,
+            )
+        # The slot of `text` holds the rendering until somebody reads it: see outcome.py.
+        return Inline(tool=call.name, call_id=call.call_id, text=rendered, executed=True, value=value)  # type: ignore[arg-type]
 
 
 class _TimedOut(Exception):
     pass
 
 
-async def _unknown(call: Dispatch, known: Iterable[str]) -> Outcome:
+def _unknown(call: Dispatch, known: Iterable[str]) -> Outcome:
     names = list(known)
     nearest = difflib.get_close_matches(call.name[:200], names, n=3, cutoff=0.5) or sorted(names)[:5]
     hint = f" Did you mean {' or '.join(nearest)}?" if nearest else " This host has no tools."
@@ -350,14 +354,14 @@ def _declared(call: Dispatch, reading: Reading | None) -> tuple[Declared, ...]:
 def _refuse_large_binary(value: Any, rendered: Rendered) -> None:
     """Without a placement, binary beyond what an outcome can carry has nowhere to go."""
     found: list[Blob] = list(rendered.blobs)
-    if not found and isinstance(value, (dict, list, tuple)) and may_hold_binary(value, b""):
+    if rendered.media_type == JSON and not found and not isinstance(value, Encoded) and may_hold_binary(value, b""):
 
         def collect(blob: Blob) -> bytes | str:
             if isinstance(blob.original, bytes):
                 found.append(blob)
             return blob.original
 
-        replace_blobs(value, collect)
+        replace_blobs(canonical(value, keep_bytes=True), collect)
     if sum(len(blob.data) for blob in found) > MAX_ATTACHED_BYTES:
         largest = max(found, key=lambda blob: len(blob.data))
         raise RenderingError(

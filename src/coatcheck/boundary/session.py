@@ -6,7 +6,7 @@ import contextlib
 import functools
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -61,6 +61,7 @@ class Session:
         self._boundary = boundary
         self._chain = boundary.entrance
         self._emit = boundary.emit
+        self._guarded: dict[str, Entrance] = {}
         self._ledger: deque[Decision] = deque(maxlen=MAX_LEDGER_ROWS)
         self._declared: deque[Declared] = deque(maxlen=_MAX_DECLARED)
 
@@ -97,18 +98,25 @@ class Session:
         Returns:
             The outcome. Whatever goes wrong with the call is an outcome too; only cancellation is raised.
         """
-        self.turn += 1
-        name, call_id = legible(name), call_id and legible(call_id)
-        call = Dispatch(name, arguments, call_id, self.scope, self.turn, [], self._emit)  # type: ignore[arg-type]  # read next
-        if self._emit is not None or type(arguments) is not dict:
+        self.turn = turn = self.turn + 1
+        if not (name.isascii() and (call_id is None or call_id.isascii())):
+            name, call_id = legible(name), call_id and legible(call_id)
+        rows: list[Decision] = []
+        emit, chain = self._emit, self._chain
+        call = Dispatch(name, arguments, call_id, self.scope, turn, rows, emit)  # type: ignore[arg-type]  # read next
+        if emit is not None or type(arguments) is not dict:
             self._started(call, 1)
             began = perf_counter()
-            return self._finished(await self._entered(call, self._chain), call, began)
+            return self._finished(await self._entered(call, chain), call, began)
         try:  # as `_entered`, and one coroutine less
-            outcome = await self._chain(call)
+            outcome = await chain(call)
         except Exception as error:  # noqa: BLE001
             outcome = _broken(call, error)
-        return self._finished(outcome, call, 0.0)
+        if outcome.effects or outcome.malformed or outcome.declared:
+            return self._finished(outcome, call, 0.0)
+        if rows:  # as `_finished`, where there is nothing else to put on record
+            self._ledger.extend(rows)
+        return settle(outcome, rows)
 
     async def call_batch(self, calls: Sequence[ToolCall]) -> list[Outcome]:
         """Take all calls of one model turn through the chain.
@@ -188,7 +196,8 @@ class Session:
         approval = Approval(sealed.rule, sealed.index, f"approved {said}", sealed.tool, sealed.arguments)
         call = msgspec.structs.replace(call, approval=approval)
         began = perf_counter()
-        return self._finished(await self._entered(call, self._chain), call, began)
+        chain = self._guarded.get(sealed.tool, self._chain)
+        return self._finished(await self._entered(call, chain), call, began)
 
     async def _claim(self, sealed: PendingCall) -> str | None:
         try:
@@ -204,7 +213,7 @@ class Session:
         denied = Denied(tool=call.name, call_id=call.call_id, text=reason, reason=reason, rule=rule)
         return self._finished(denied, call, perf_counter())
 
-    def wrap(self, function: Callable[_P, Awaitable[Any]]) -> Callable[_P, Awaitable[Outcome]]:
+    def wrap(self, function: Callable[_P, Awaitable[Any]]) -> Callable[_P, Coroutine[Any, Any, Outcome]]:
         """Guard one async callable for a hand-written loop.
 
         The guarded callable takes the arguments by name, as the model gives them, and returns the outcome.
@@ -212,9 +221,17 @@ class Session:
 
         Args:
             function: the callable, or a `@tool` with declarations of its own.
+
+        Raises:
+            ConfigurationError: for what is no named callable, and for a name that a tool of the boundary has.
         """
         tool = as_tool(function, "session.wrap(...)")
-        chain = self._boundary.chain_for({tool.name: tool})
+        own = self._boundary.tools.get(tool.name)
+        if own is not None and own.function is not tool.function:  # an approval could not tell the two apart
+            raise ConfigurationError(
+                f"session.wrap(...): the boundary has another tool named {tool.name!r}; give this one @tool(name=...)"
+            )
+        chain = self._guarded[tool.name] = self._boundary.chain_for({tool.name: tool})
 
         @functools.wraps(function)
         async def guarded(*args: _P.args, **kwargs: _P.kwargs) -> Outcome:
@@ -300,7 +317,7 @@ class Session:
         if (outcome.effects or outcome.malformed) and outcome.executed and not outcome.error:
             outcome = self._judged(outcome, call)
         rows = call.rows
-        settle(outcome, rows)
+        outcome = settle(outcome, rows)
         if rows:
             self._ledger.extend(rows)
         if outcome.declared:

@@ -40,6 +40,7 @@ class Tool(Generic[P, R]):
         foreign: the result is relayed from elsewhere and has no authority.
         function: the function itself.
         takes_arguments: whether it has parameters of its own.
+        takes_in_order: whether the function takes all of them in their order, which costs less than by name.
         is_async: whether it is a coroutine function; any other runs in a worker thread.
     """
 
@@ -75,6 +76,8 @@ class Tool(Generic[P, R]):
         self._names = self.arguments_type.__struct_fields__
         self.takes_arguments = bool(self._names)
         self._leaves_out = msgspec.UNSET in self.arguments_type.__struct_defaults__
+        self._has_mappings = _has_mappings(self.parameters)
+        self.takes_in_order = not (self._takes_any or self._leaves_out or _has_keyword_only(function))
         functools.update_wrapper(self, function, updated=())  # its attributes are no declarations
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -95,11 +98,19 @@ class Tool(Generic[P, R]):
             return {**arguments, **self._given(named)}
         return self._given(arguments)
 
-    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+    def convert_in_order(self, arguments: dict[str, Any]) -> tuple[Any, ...]:
+        """As `convert`, but in the order of the parameters; what is left out is there as ``msgspec.UNSET``."""
         try:
-            fields = msgspec.structs.asdict(msgspec.convert(arguments, self.arguments_type, str_keys=True))
+            if self._has_mappings:  # in JSON their keys are text, whatever the signature says
+                checked = msgspec.convert(arguments, self.arguments_type, str_keys=True)
+            else:
+                checked = msgspec.convert(arguments, self.arguments_type)
         except (UnicodeEncodeError, RecursionError) as error:  # a name it cannot spell, a value nested too deeply
             raise msgspec.ValidationError(f"Arguments that JSON cannot carry ({error!a:.80})") from None
+        return msgspec.structs.astuple(checked)
+
+    def _given(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        fields = dict(zip(self._names, self.convert_in_order(arguments), strict=True))
         if self._leaves_out:
             return {name: item for name, item in fields.items() if item is not msgspec.UNSET}
         return fields
@@ -239,6 +250,15 @@ def _arguments_type(name: str, function: Callable[..., Any]) -> tuple[type[msgsp
     except (TypeError, ValueError, NameError) as error:
         raise ConfigurationError(f"tool {name}: its parameters have a type that JSON cannot carry ({error})") from error
     return struct, takes_any
+
+
+def _has_mappings(schema: dict[str, Any]) -> bool:
+    """Whether any parameter may be a mapping: where in doubt, yes."""
+    return b'"object"' in msgspec.json.encode((schema["properties"], schema.get("$defs")))
+
+
+def _has_keyword_only(function: Callable[..., Any]) -> bool:
+    return any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in inspect.signature(function).parameters.values())
 
 
 def _schema(name: str, arguments_type: type[msgspec.Struct], takes_any: bool) -> dict[str, Any]:

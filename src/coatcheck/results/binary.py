@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime
+import decimal
 import re
+import sys
+import uuid
 from collections.abc import Callable
 from gc import get_referents
 from typing import Any
 
 import msgspec
 
-__all__ = ["MAX_ATTACHED_BYTES", "OCTETS", "Blob", "may_hold_binary", "replace_blobs"]
+__all__ = ["MAX_ATTACHED_BYTES", "OCTETS", "Blob", "is_textual", "may_hold_binary", "replace_blobs"]
 
 MAX_ATTACHED_BYTES = 64 * 1024
 """How many bytes of binary one outcome carries in ``content`` where no placement decides."""
@@ -26,13 +30,14 @@ OCTETS = "application/octet-stream"
 
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,([A-Za-z0-9+/]*={0,2})", re.ASCII)
 _MEDIA_TYPE = re.compile(r"\s*([\w.+-]+/[\w.+-]+)\s*(?:;.*)?", re.ASCII)
-_TEXTUAL = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml|javascript)")
+_TEXTUAL = re.compile(r"text/.*|application/(.*\+)?(json|jsonl|ndjson|x-ndjson|json-seq|xml|yaml|javascript)")
 _MEDIA_TYPE_KEYS = ("mimeType", "mime_type", "media_type")
 _PAYLOAD_KEYS = ("data", "blob")
 _SIGNS = (b'"data:', *(f'"{key}"'.encode() for key in _MEDIA_TYPE_KEYS))
-_BYTES = frozenset({bytes, bytearray, memoryview})
-_CONTAINERS = frozenset({dict, list, tuple})
 _LEAVES = frozenset({str, int, float, bool, type(None)})
+_CONTAINERS = frozenset({dict, list, tuple})
+_SCALARS = frozenset({datetime.datetime, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID})
+_DICTS_MAY_HIDE = sys.version_info >= (3, 13)  # an instance's own __dict__ does not hand over what it holds
 _CHUNK = 4096
 
 
@@ -52,11 +57,18 @@ class Blob(msgspec.Struct, frozen=True):
     original: bytes | str = b""
 
 
+def is_textual(media_type: str) -> bool:
+    """Whether payloads of this type, in lower case, are text that a model can read."""
+    return _TEXTUAL.fullmatch(media_type) is not None
+
+
 def may_hold_binary(value: object, encoded: bytes) -> bool:
     """Whether a walk over ``value`` may find binary: a cheap look first, because most large values hold none.
 
+    Bytes are binary, and what is of a type of its own may hold them.
+
     Args:
-        value: plain JSON values, and bytes. encoded: the same as JSON text.
+        value: anything. encoded: the same as JSON text.
     """
     if any(sign in encoded for sign in _SIGNS):
         return True
@@ -64,15 +76,21 @@ def may_hold_binary(value: object, encoded: bytes) -> bool:
     while pending:
         level = pending.pop()
         kinds = {*map(type, level)}
-        if kinds & _BYTES:
-            return True
         if kinds <= _LEAVES:
             continue
         if not kinds <= _CONTAINERS | _LEAVES:
+            if not kinds <= _CONTAINERS | _LEAVES | _SCALARS:
+                return True
             level = [item for item in level if type(item) in _CONTAINERS]
+        if _DICTS_MAY_HIDE and _hides(level):
+            return True
         below = get_referents(*level)
         pending.extend(below[start : start + _CHUNK] for start in range(0, len(below), _CHUNK))
     return False
+
+
+def _hides(level: list[Any]) -> bool:
+    return any(type(item) is dict and len(get_referents(item)) < len(item) for item in level)
 
 
 def replace_blobs(value: Any, replace: Callable[[Blob], Any]) -> Any:
@@ -117,7 +135,7 @@ def _declared_type(block: dict[Any, Any]) -> str | None:
         declared = block.get(key)
         if isinstance(declared, str) and (match := _MEDIA_TYPE.fullmatch(declared[:256])):
             media_type = match[1].lower()
-            return None if len(media_type) > 128 or _TEXTUAL.fullmatch(media_type) else media_type
+            return None if len(media_type) > 128 or is_textual(media_type) else media_type
     return None
 
 

@@ -50,12 +50,16 @@ class _Fault(Exception):
         self.steps: list[str] = []
 
 
-def canonical(value: object) -> Any:
+def canonical(value: object, *, keep_bytes: bool = False) -> Any:
     """Return ``value`` as something that `msgspec.json` encodes without changing its meaning.
 
     Whatever needs no conversion is returned as it is, by reference. Dictionaries keep their order; sets
     come out sorted, so that every replica writes the same bytes; dataclasses, attrs classes, pydantic
     models, enums and numpy values become what they hold; bytes become base64 text (RFC 4648).
+
+    Args:
+        value: anything.
+        keep_bytes: leave bytes as bytes, for whoever looks for binary (`coatcheck.results.binary`).
 
     Raises:
         RenderingError: for a float that is no number, a lone surrogate, keys that would become one,
@@ -63,7 +67,7 @@ def canonical(value: object) -> Any:
             Its path says where (``$.rows[3].mean``).
     """
     try:
-        return _convert(value, 0)
+        return _convert(value, 0, keep_bytes)
     except _Fault as fault:
         raise RenderingError("$" + "".join(reversed(fault.steps)), str(fault)) from None
 
@@ -78,7 +82,7 @@ def is_steady(leaf: object) -> bool:
     return kind in _STEADY or (kind in (dict, list, tuple) and not leaf)
 
 
-def _convert(value: Any, depth: int) -> Any:
+def _convert(value: Any, depth: int, keep: bool) -> Any:
     kind = type(value)
     if kind is str:
         return _text(value)
@@ -94,31 +98,33 @@ def _convert(value: Any, depth: int) -> Any:
         return value
     if kind in _CLOCKS:
         return value if _is_on_the_minute(value) else _on_the_minute(value)
+    if kind is decimal.Decimal:
+        return str(value)
     if depth > MAX_DEPTH:
         raise _Fault(f"nested deeper than {MAX_DEPTH} levels, or within itself")
     if isinstance(value, Mapping):
-        return _mapping(value, depth)
+        return _mapping(value, depth, keep)
     if isinstance(value, enum.Enum):
-        return _convert(value.value, depth + 1)
+        return _convert(value.value, depth + 1, keep)
     if isinstance(value, (list, tuple, deque)):
-        return _sequence(value, depth)
+        return _sequence(value, depth, keep)
     if isinstance(value, (set, frozenset)):
-        return _in_order([_convert(item, depth + 1) for item in value])
+        return _in_order([_convert(item, depth + 1, keep) for item in value])
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(bytes(value)).decode()
+        return bytes(value) if keep else base64.b64encode(bytes(value)).decode()
     if isinstance(value, decimal.Decimal):
         return str(value)
     if isinstance(value, msgspec.Struct):
-        return _struct(value, depth)
+        return _struct(value, depth, keep)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _fields(value, (field.name for field in dataclasses.fields(value)), depth)
+        return _fields(value, (field.name for field in dataclasses.fields(value)), depth, keep)
     if isinstance(value, str):
         return _text(str.__str__(value))
     if isinstance(value, int):
-        return _convert(int(value), depth)
+        return _convert(int(value), depth, keep)
     if isinstance(value, float):
-        return _convert(float(value), depth)
-    return _guest(value, depth)
+        return _convert(float(value), depth, keep)
+    return _guest(value, depth, keep)
 
 
 def _text(value: str) -> str:
@@ -154,14 +160,14 @@ def _on_the_minute(value: datetime.datetime | datetime.time) -> datetime.datetim
     return value.astimezone(datetime.UTC)
 
 
-def _mapping(value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
+def _mapping(value: Mapping[Any, Any], depth: int, keep: bool) -> dict[str, Any]:
     result: dict[str, Any] = {}
     changed = type(value) is not dict
     for key, item in value.items():
         name = key if type(key) is str else _key(key)
         try:
             _text(name)
-            converted = _convert(item, depth + 1)
+            converted = _convert(item, depth + 1, keep)
             if name in result:
                 raise _Fault(f"two keys of the mapping become one in JSON: {name[:_MAX_SHOWN_CHARS]!a}")
         except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
@@ -184,7 +190,7 @@ def _key(key: object) -> str:
     if isinstance(key, float):
         key = float(key)
     if type(key) in _KEYS_AS_MSGSPEC_WRITES_THEM and not _is_no_number(key):
-        return msgspec.json.encode(_convert(key, 0)).decode().strip('"')
+        return msgspec.json.encode(_convert(key, 0, False)).decode().strip('"')
     raise _Fault(f"a mapping key of type {_name(key)}, which JSON cannot carry; use text")
 
 
@@ -211,12 +217,12 @@ def _said(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:300]
 
 
-def _sequence(value: Any, depth: int) -> Any:
+def _sequence(value: Any, depth: int, keep: bool) -> Any:
     result = []
     changed = type(value) not in (list, tuple)
     for index, item in enumerate(value):
         try:
-            converted = _convert(item, depth + 1)
+            converted = _convert(item, depth + 1, keep)
         except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
             raise _at(f"[{index}]", error) from None
         changed = changed or converted is not item
@@ -231,75 +237,81 @@ def _in_order(items: list[Any]) -> list[Any]:
         return sorted(items, key=msgspec.json.encode)
 
 
-def _struct(value: msgspec.Struct, depth: int) -> Any:
+def _struct(value: msgspec.Struct, depth: int, keep: bool) -> Any:
     if isinstance(value, Encoded):
         raise _Fault("Encoded inside another value; return it as the whole result")
     changes = {}
     left_out = _left_out(value)
     for name in value.__struct_fields__:
         item = getattr(value, name)
-        if item is msgspec.UNSET or name in left_out:
+        if name in left_out:
             continue
         try:
-            converted = _convert(item, depth + 1)
+            converted = _convert(item, depth + 1, keep)
         except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
             raise _at(_step(name), error) from None
         if converted is not item:
             changes[name] = converted
-    if not changes:
-        return value
-    twin = copy.copy(value)  # its own encoding rules (renamed fields, tags, omitted defaults) stay its own
+    twin = copy.copy(value) if changes else value  # its own encoding rules (renames, tags, defaults) stay its own
     for name, converted in changes.items():
         msgspec.structs.force_setattr(twin, name, converted)
-    return twin
+    return msgspec.to_builtins(twin, builtin_types=(bytes,)) if keep else twin
 
 
 def _left_out(value: msgspec.Struct) -> frozenset[str]:
-    """The fields of a struct that it does not write, because they hold their defaults (as msgspec judges it)."""
-    if not value.__struct_config__.omit_defaults or value.__struct_config__.array_like:
+    """The fields of a struct that it does not write: unset, or at their defaults as msgspec judges it."""
+    if value.__struct_config__.array_like:  # every place has to be filled
         return frozenset()
-    defaults = value.__struct_defaults__
-    fields = value.__struct_fields__[len(value.__struct_fields__) - len(defaults) :]
-    return frozenset(
-        name
-        for name, default in zip(fields, defaults, strict=True)
-        if (item := getattr(value, name)) is default
-        or (type(item) in (list, dict, set) and not item and getattr(default, "factory", None) is type(item))
-    )
+    items = {name: getattr(value, name) for name in value.__struct_fields__}
+    left_out = {name for name, item in items.items() if item is msgspec.UNSET}
+    if value.__struct_config__.omit_defaults:
+        defaults = value.__struct_defaults__
+        for name, default in zip(value.__struct_fields__[len(items) - len(defaults) :], defaults, strict=True):
+            item, kind = items[name], type(items[name])
+            if item is default or (kind in (list, dict, set) and not item and _factory(default) is kind):
+                left_out.add(name)
+    return frozenset(left_out)
 
 
-def _fields(value: object, names: Any, depth: int) -> dict[str, Any]:
+def _factory(default: Any) -> Any:
+    return getattr(default, "factory", None)
+
+
+def _fields(value: object, names: Any, depth: int, keep: bool) -> dict[str, Any]:
     items = {name: getattr(value, name) for name in names}
-    return _mapping({name: item for name, item in items.items() if item is not msgspec.UNSET}, depth + 1)
+    return _mapping({name: item for name, item in items.items() if item is not msgspec.UNSET}, depth + 1, keep)
 
 
-def _guest(value: Any, depth: int) -> Any:
+def _guest(value: Any, depth: int, keep: bool) -> Any:
     """Values of libraries that are asked about only where they are loaded already: this module imports none."""
     cls = type(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         if isinstance(value, (numpy.datetime64, numpy.timedelta64)):
-            return _numpy_time(value, depth)
-        if isinstance(value, numpy.generic):
-            return _convert(value.item(), depth + 1) if not isinstance(value.item(), numpy.generic) else _refuse(value)
+            return _numpy_time(value, depth, keep)
         if isinstance(value, numpy.ndarray):
-            times = value.dtype.kind in "mM" and value.ndim  # as a list they would be bare integers, or None
-            return _convert(list(value) if times else value.tolist(), depth + 1)
+            if value.dtype.kind in "mMV":  # it may hold times, which `tolist` makes bare integers, or None
+                return _convert(list(value) if value.ndim else value[()], depth + 1, keep)
+            return _convert(value.tolist(), depth + 1, keep)
+        if isinstance(value, numpy.generic):
+            record = isinstance(value, numpy.void) and value.dtype.names is not None
+            plain = list(value) if record else value.item()
+            return _refuse(value) if isinstance(plain, numpy.generic) else _convert(plain, depth + 1, keep)
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and isinstance(value, pydantic.BaseModel):
-        return _convert(value.model_dump(by_alias=True), depth + 1)
+        return _convert(value.model_dump(by_alias=True), depth + 1, keep)
     if "attr" in sys.modules and hasattr(cls, "__attrs_attrs__"):
-        return _fields(value, (attribute.name for attribute in cls.__attrs_attrs__), depth)
+        return _fields(value, (attribute.name for attribute in cls.__attrs_attrs__), depth, keep)
     return _refuse(value)
 
 
-def _numpy_time(value: Any, depth: int) -> Any:
+def _numpy_time(value: Any, depth: int, keep: bool) -> Any:
     """A date or a duration of numpy's, where Python has the same one; a bare count of some unit says nothing."""
     plain = value.item()
     if plain is None:
         raise _Fault("a date or duration that is none (NaT), which JSON cannot carry; send null or leave it out")
     if not isinstance(plain, int):
-        return _convert(plain, depth + 1)
+        return _convert(plain, depth + 1, keep)
     text = str(value)
     return text if text[:1].isdigit() and "-" in text else _refuse(value)
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 import sys
 from gc import get_referents
 from math import isfinite
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from coatcheck.errors import RenderingError
-from coatcheck.results.binary import MAX_ATTACHED_BYTES, OCTETS, Blob, replace_blobs
+from coatcheck.results.binary import MAX_ATTACHED_BYTES, OCTETS, Blob, is_textual, replace_blobs
 from coatcheck.results.conversion import MAX_DEPTH, canonical, is_steady
 from coatcheck.results.envelope import Encoded
 
@@ -30,10 +30,12 @@ _convert = msgspec.convert
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 _DICTS_MAY_HIDE = sys.version_info >= (3, 13)  # an instance's own __dict__ does not hand over what it holds
 _CHUNK = 4096
+_DECODED_AT_ONCE = 16 * 1024
+_LARGEST = sys.float_info.max
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 
 
-class Rendered(msgspec.Struct):
+class Rendered(msgspec.Struct, gc=False):
     """What one value reads as. Made by `render`, or by `render_text` from text that is there already.
 
     Attributes:
@@ -99,7 +101,10 @@ def render(value: object, *, attach: bool = True) -> Rendered:
         first = value[0] if kind is list and value else value  # type: ignore[index]
         if type(first) is dict and "type" in first and attach:
             return _with_attachments(value, data)
-        return Rendered(len(data) if data.isascii() else _code_points(data), JSON, data)
+        if len(data) > _DECODED_AT_ONCE:
+            return Rendered(_code_points(data), JSON, data)
+        text = data.decode()  # the model most probably reads it, and the length is its size
+        return Rendered(len(text), JSON, data, text)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _binary(bytes(value), OCTETS)
     if isinstance(value, Encoded):
@@ -133,9 +138,7 @@ def _encode_checked(value: object) -> bytes:
         data = _encode(value)
     except Exception:  # noqa: BLE001 - whatever msgspec met, the walk below finds it and says where it is
         return _encode_canonical(value)
-    if _is_plain(value) and (data.rfind(b"null") < 0 or _is_finite(value)):
-        return data
-    return _encode_canonical(value)
+    return data if _is_exact(value, data) else _encode_canonical(value)
 
 
 def _encode_canonical(value: object) -> bytes:
@@ -147,21 +150,25 @@ def _encode_canonical(value: object) -> bytes:
         raise RenderingError("$", f"a value that JSON cannot carry ({error})") from error
 
 
-def _is_plain(value: object) -> bool:
-    """Whether the containers in ``value`` are plain: dicts with text keys, lists and tuples.
+def _is_exact(value: object, data: bytes) -> bool:
+    """Whether ``data`` says what ``value`` says: its containers are dicts with text keys, lists and tuples, none of its
+    leaves is written as something else, and none of its floats is no number.
 
     A level is one call of C code, not a step of Python a leaf: `gc.get_referents` hands over what its containers
     hold, and their keys only where some key is no ``str``, so that counting tells. What holds nothing ends the walk:
-    the last level is looked at as a whole. NaN is asked about elsewhere (`_is_finite`).
+    the last level is looked at as a whole. A float above it sends for a search: NaN is written as ``null``.
     """
     depth = 0
+    floats = False
     level: Any = (value,)
     while below := get_referents(*level):
         expected = 0
         for item in level:
             if type(item) is dict or type(item) is list or type(item) is tuple:
                 expected += len(item)
-            elif type(item) not in _ATOMS:
+            elif type(item) is float:
+                floats = True
+            elif type(item) not in _ATOMS and not is_steady(item):
                 return False
         if expected != len(below) or depth > MAX_DEPTH or (_DICTS_MAY_HIDE and _hides(level)):
             return False
@@ -169,9 +176,11 @@ def _is_plain(value: object) -> bool:
         depth += 1
     try:
         _convert((level,), _Atoms)
-    except Exception:  # noqa: BLE001 - whatever it met, it is none of the types that JSON has
-        return depth <= MAX_DEPTH and all(type(item) in _ATOMS or is_steady(item) for item in level)
-    return True
+    except Exception:  # noqa: BLE001 - whatever it met, it is none of the types that JSON has, or no number
+        if depth > MAX_DEPTH or not all(type(item) in _ATOMS or is_steady(item) for item in level):
+            return False
+        floats = True
+    return not floats or data.rfind(b"null") < 0 or _is_finite(value)
 
 
 def _hides(level: Any) -> bool:
@@ -179,12 +188,12 @@ def _hides(level: Any) -> bool:
 
 
 class _Atoms(msgspec.Struct, array_like=True, gc=False):
-    """A level of leaves that all have the types of JSON; C code checks it at a third of the cost of looking at types.
+    """A level of leaves that all are what JSON has; C code checks it at a third of the cost of looking at types.
 
     Other types may only seem to be leaves: a `msgspec.Raw`, a struct that the collector does not know (``gc=False``).
     """
 
-    items: tuple[str | int | float | bool | None, ...]
+    items: tuple[str | int | Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)] | bool | None, ...]
 
 
 def _is_finite(value: object) -> bool:
@@ -225,17 +234,19 @@ def _with_attachments(value: object, data: bytes) -> Rendered:
 
 def _render_encoded(value: Encoded) -> Rendered:
     raw, media_type = value.raw, value.media_type
-    textual = media_type.startswith("text/")
-    if not (textual or media_type == JSON or media_type.endswith("+json")):
+    json = media_type == JSON or media_type.endswith("+json")
+    if not (json or is_textual(media_type)):
         return _binary(raw, media_type)
     if not raw.isascii():
         try:
             raw.decode()
         except UnicodeDecodeError as error:
+            if not (json or media_type.startswith("text/")):  # XML and the like may be in another encoding
+                return _binary(raw, media_type)
             raise RenderingError("$", f"{media_type} that is not UTF-8 at byte {error.start}") from None
-    if not textual:
+    if json:
         try:
             msgspec.json.decode(raw, type=msgspec.Raw)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise RenderingError("$", f"{media_type} that is not JSON ({error})") from None
     return Rendered(_code_points(raw), media_type, raw)

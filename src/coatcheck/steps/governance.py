@@ -50,6 +50,8 @@ class GovernanceStep(Step):
     def __init__(self, rules: BoundRules, *, timeout: float, ledger_values: bool, make_pending: PendingMaker) -> None:
         self._before = rules.before
         self._after = rules.after
+        self._asked_before = tuple((position, hook.function, hook.name) for position, hook in enumerate(rules.before))
+        self._asked_after = tuple((position, hook.function, hook.name) for position, hook in enumerate(rules.after))
         self.enters = bool(rules.before)
         self._timeout = timeout
         self._ledger_values = ledger_values
@@ -59,19 +61,34 @@ class GovernanceStep(Step):
         """Ask the rules before the tool: the call as they changed it, or its end."""
         if call.approval is not None or call.emit is not None:
             return self._walk_before(call)
-        for position, hook in enumerate(self._before):  # the common answer, at the least cost
+        tool, call_id, rows = call.name, call.call_id, call.rows
+        for position, hook, name in self._asked_before:  # the common answer, at the least cost
             try:
-                said = hook.function(call)
+                said = hook(call)
             except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
                 said = error
             if said is not PLAIN_ALLOW:
                 return self._walk_before(call, position, said)
-            call.rows.append(Decision(hook.name, "before-tool", call.name, call.call_id, "allow"))
+            rows.append(Decision(name, "before-tool", tool, call_id, "allow"))
         return call
 
-    def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
-        """Whether the rules after the tool are asked: only about a call that ran."""
-        return outcome.executed and self._after != ()
+    def leave(self, call: Dispatch, outcome: Outcome, size: int) -> Outcome | Awaitable[Outcome]:
+        """Ask the rules after the tool, in reverse, where it ran: the outcome as they changed it, or a denial."""
+        if not (self._asked_after and outcome.executed):
+            return outcome
+        if call.emit is not None:
+            return self._walk_after(call, outcome)
+        tool, call_id, rows = call.name, call.call_id, call.rows
+        result = Result(outcome)
+        for position, hook, name in self._asked_after:  # the common answer, at the least cost
+            try:
+                said = hook(call, result)
+            except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
+                said = error
+            if said is not PLAIN_ALLOW:
+                return self._walk_after(call, outcome, position, said)
+            rows.append(Decision(name, "after-tool", tool, call_id, "allow"))
+        return outcome
 
     async def _walk_before(self, call: Dispatch, first: int = 0, said: Any = _NOTHING_YET) -> Dispatch | Outcome:
         """Walk the hooks from position ``first`` on, which has ``said`` its answer already where one is given."""
@@ -115,23 +132,15 @@ class GovernanceStep(Step):
             "One approval answers one question, so the call was refused."
         )
 
-    async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
-        """Ask the rules after the tool, in reverse: the outcome as they changed it, or a denial."""
-        deadline: _Deadline | None = None
+    async def _walk_after(self, call: Dispatch, outcome: Outcome, first: int = 0, said: Any = _NOTHING_YET) -> Outcome:
+        """Walk the hooks from position ``first`` on, which has ``said`` its answer already where one is given."""
+        deadline = _Deadline(self._timeout)
         result = Result(outcome)
-        for hook in self._after:
-            try:
-                said = hook.function(call, result)
-            except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
-                said = error
-            if said is PLAIN_ALLOW and call.emit is None:  # the common answer, at the least cost
-                call.rows.append(Decision(hook.name, "after-tool", call.name, call.call_id, "allow"))
-                continue
+        for hook in self._after[first:]:
             change: tuple[Any, Any] | None = None
             answer: Allow | Deny
             try:
-                deadline = deadline or _Deadline(self._timeout)
-                said = await deadline.settled(said)
+                said = await deadline.settled(hook.function(call, result) if said is _NOTHING_YET else said)
                 if type(said) is Ask:
                     raise TypeError("ask() is only for the moment before the tool")
                 if type(said) is Allow and said.value is not UNCHANGED:
@@ -141,6 +150,7 @@ class GovernanceStep(Step):
                 answer = said
             except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
                 answer, change = _malfunction(hook.name, error), None
+            said = _NOTHING_YET
             if isinstance(answer, Deny):
                 hidden = self._record_of(outcome), self._record(answer.reason)
                 file_row(call, hook.name, "after-tool", "deny", answer.reason, hidden)

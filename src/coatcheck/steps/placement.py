@@ -18,13 +18,16 @@ import msgspec
 
 from coatcheck.artifacts.meta import MAX_PARENTS, ArtifactMeta
 from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.artifacts.ref import MAX_KIND_CHARS
 from coatcheck.artifacts.ticket import Ticket, make_ticket, placed_kind
 from coatcheck.dispatch import Dispatch
 from coatcheck.errors import ConfigurationError, IntegrityError, InvalidArtifact, RenderingError, UnknownParent
 from coatcheck.events import ArtifactExpired, ArtifactMinted, ArtifactRefused
 from coatcheck.outcome import Inline, Outcome, Placed, carried, rendered_of, size_of
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
-from coatcheck.results.rendering import Rendered, render
+from coatcheck.results.conversion import canonical
+from coatcheck.results.envelope import Encoded
+from coatcheck.results.rendering import JSON, Rendered, render
 from coatcheck.settings import check_duration, check_whole
 from coatcheck.steps.step import Step
 
@@ -146,9 +149,13 @@ class PlacementStep(Step):
         limit = self._placement.limit_for(outcome.tool)
         size = size_of(outcome)
         if size > limit:
-            if batch is not None:
+            with_leaves = batch is not None and _may_hold_leaves(outcome, rendered_of(outcome))
+            if batch is not None and not with_leaves:
                 batch.ended(len(self._draft(outcome, limit).to_json()))
-            return await self._place(call, outcome, limit, shared=False)
+            placed = await self._place(call, outcome, limit, shared=False)
+            if not with_leaves or not isinstance(placed, Inline) or not placed.tickets:
+                return placed
+            outcome, size = placed, size_of(placed)  # its binary is stored; what is left counts
         budget = self._placement.max_batch_chars
         if batch is None or budget is None:
             return outcome
@@ -205,7 +212,7 @@ class PlacementStep(Step):
     async def _store_result(self, outcome: Inline, limit: int, shared: bool, call: Dispatch) -> Outcome:
         rendered = rendered_of(outcome)
         leaves: tuple[Ticket, ...] = ()
-        if isinstance(outcome.value, (dict, list, tuple)) and may_hold_binary(outcome.value, rendered.data):
+        if _may_hold_leaves(outcome, rendered):
             rest, leaves = await self._store_leaves(outcome, limit, call)
             if leaves or rendered.blobs:
                 rendered = render(rest, attach=False)
@@ -225,13 +232,14 @@ class PlacementStep(Step):
             found.append(blob)
             return blob.original
 
-        replace_blobs(outcome.value, collect)
+        value = canonical(outcome.value, keep_bytes=True)
+        replace_blobs(value, collect)
         large = [blob for blob in found if len(blob.data) >= MIN_LEAF_BYTES]
         if not large:
-            return outcome.value, ()
+            return value, ()
         tickets: list[Ticket] = []
         for blob in large:
-            kind = f"file/{blob.media_type.partition('/')[2]}"
+            kind = f"file/{blob.media_type.partition('/')[2]}"[:MAX_KIND_CHARS]
             meta = await self._put(outcome, blob.data, kind, blob.media_type, (), call)
             tickets.append(
                 make_ticket(
@@ -242,6 +250,7 @@ class PlacementStep(Step):
                     size=len(blob.data),
                     bytes=meta.bytes,
                     limit=limit,
+                    part=True,
                 )
             )
         waiting = iter(tickets)
@@ -251,7 +260,7 @@ class PlacementStep(Step):
                 return msgspec.to_builtins(next(waiting))
             return blob.original
 
-        return replace_blobs(outcome.value, put_ticket), tuple(tickets)
+        return replace_blobs(value, put_ticket), tuple(tickets)
 
     async def _put(
         self, outcome: Inline, data: bytes, kind: str, media_type: str, parents: tuple[str, ...], call: Dispatch
@@ -291,6 +300,13 @@ class PlacementStep(Step):
                 )
             )
         return result.meta
+
+
+def _may_hold_leaves(outcome: Inline, rendered: Rendered) -> bool:
+    """Whether the value has to be looked into for binary: text has none inside, and wire bytes stay as they are."""
+    if rendered.media_type != JSON or isinstance(outcome.value, Encoded):
+        return False
+    return may_hold_binary(outcome.value, rendered.data)
 
 
 def _storable(call_id: str) -> str:
