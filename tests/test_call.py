@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +94,15 @@ def test_whatever_a_model_speaks_is_arguments_or_a_sentence(spoken: str | bytes)
 
 @pytest.mark.parametrize(
     ("other", "kind"),
-    [([], "list"), ([("a", 1)], "list"), (1, "int"), (True, "bool"), (object(), "object"), ({1}, "set")],
+    [
+        ([], "list"),
+        ([("a", 1)], "list"),
+        (1, "int"),
+        (True, "bool"),
+        (object(), "object"),
+        (np.array([1, 2]), "ndarray"),
+        ({1}, "set"),
+    ],
 )
 def test_what_is_neither_a_mapping_nor_text_is_named_by_its_type(other: Any, kind: str) -> None:
     assert read_arguments(other) == f"they are of type {kind}"

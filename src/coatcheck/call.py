@@ -35,10 +35,12 @@ def read_arguments(arguments: object) -> dict[str, Any] | str:
     """
     if isinstance(arguments, Mapping):
         return arguments if type(arguments) is dict else dict(arguments)
-    if arguments is None or arguments in ("", b""):
+    if arguments is None:
         return {}
     if not isinstance(arguments, (str, bytes, bytearray)):
         return f"they are of type {type(arguments).__name__}"
+    if not arguments:
+        return {}
     try:
         decoded = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from coatcheck.decision import Decision
 from coatcheck.events import Event
 from coatcheck.scope import Scope
 
-__all__ = ["Approval", "BatchPlace", "Dispatch"]
+__all__ = ["Approval", "BatchPlace", "Dispatch", "is_stray"]
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -92,3 +93,13 @@ class Dispatch(ToolCall, frozen=True, eq=False):
             self.batch,
             self.approval,
         )
+
+
+def is_stray(error: asyncio.CancelledError) -> bool:
+    """Whether a cancellation came out of what was awaited, although nobody cancels this task.
+
+    On asyncio, waiting for a task that somebody else cancelled raises what being cancelled raises. Such an error is
+    a failure of the one call that met it; a real cancellation always goes on. Trio knows no stray ones.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() == 0

@@ -399,17 +399,16 @@ async def test_a_thread_that_runs_out_of_time_keeps_its_slot_until_it_returns_an
         assert "still running" in outcome.text
         assert (held.entered, held.left) == (1, 0)
 
-        answers: list[cc.Outcome] = []
+        refused = await session.call("held", {"wait": False})
+        assert isinstance(refused, cc.Failed)
+        assert not refused.executed
+        assert "hang" in refused.text
+        assert held.entered == 1, "the slot is still taken"
 
-        async def second() -> None:
-            answers.append(await session.call("held", {"wait": False}))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(second)
-            await anyio.sleep(0.03)
-            assert held.entered == 1, "the slot is still taken"
-            held.go.set()
-        assert answers[0].text == "done"
+        held.go.set()
+        await until(lambda: held.left == 1)
+        await anyio.sleep(0.01)
+        assert (await session.call("held", {"wait": False})).text == "done"
         assert (held.entered, held.left) == (2, 2)
     finally:
         held.go.set()
@@ -437,8 +436,8 @@ async def test_closing_the_boundary_reports_threads_that_still_run_and_no_others
     await until(lambda: held.left == 1)
 
 
-async def test_a_call_that_waits_for_a_thread_is_not_said_to_run_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All threads are taken by calls that were given up: a further call has not run, and waits."""
+async def test_a_call_that_finds_every_thread_hanging_ends_without_having_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads are taken by calls that were given up: a further call waits its own timeout, and does not run."""
     monkeypatch.setattr(execution, "_MAX_THREADS", 3)
     held = Held()
     late = Held()
@@ -448,18 +447,10 @@ async def test_a_call_that_waits_for_a_thread_is_not_said_to_run_in_one(monkeypa
         outcomes = await session.call_batch([cc.ToolCall("held")] * 3)
         assert all("still running" in outcome.text for outcome in outcomes)
         assert held.entered == 3
-        answers: list[cc.Outcome] = []
-
-        async def further() -> None:
-            answers.append(await session.call("late", {"wait": False}))
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(further)
-            await anyio.sleep(0.08)
-            assert late.entered == 0
-            assert answers == []
-            held.go.set()
-        assert [outcome.text for outcome in answers] == ["done"]
+        refused = await session.call("late", {"wait": False})
+        assert isinstance(refused, cc.Failed)
+        assert not refused.executed
+        assert late.entered == 0
     finally:
         held.go.set()
     await until(lambda: held.left == 3)

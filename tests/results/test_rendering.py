@@ -9,6 +9,7 @@ import datetime
 import decimal
 import enum
 import gc
+import itertools
 import json
 import math
 import os
@@ -245,7 +246,7 @@ CARRIED: list[Callable[[], Any]] = [
     lambda: collections.defaultdict(list, a=[1]),
     lambda: collections.Counter("abca"),
     lambda: types.MappingProxyType({"a": {2, 1}}),
-    lambda: vars(Plain(a=1, b={2, 1})),
+    lambda: own_dict(a=1, b={2, 1}),
     lambda: (1, (2, ())),
     lambda: [(), {}, [], [()], [{}]],
     lambda: 10**30,
@@ -341,7 +342,7 @@ HOLDERS: list[Callable[[list[Any]], Any]] = [
     lambda items: collections.OrderedDict(keyed(items)),
     lambda items: types.MappingProxyType(keyed(items)),
     lambda items: dict(enumerate(items)),
-    lambda items: vars(Plain(**{f"field{index}": item for index, item in enumerate(items)})),
+    lambda items: own_dict(**{f"field{index}": item for index, item in enumerate(items)}),
     lambda items: Data(*two(items)),
     lambda items: SlimData(*two(items)),
     lambda items: Attrs(*two(items)),
@@ -483,6 +484,16 @@ def test_head_and_tail_are_those_of_the_text_without_decoding_it(value: Any, cha
     assert (rendered.decoded is None) is lazily
 
 
+@pytest.mark.parametrize("unit", ["a", "é", "ア", "😀", "e\u0301", "a😀"])
+def test_head_and_tail_are_whole_whatever_bytes_a_character_takes(unit: str) -> None:
+    text = unit * 50
+    for chars in range(len(text) + 3):
+        rendered = render(Encoded(text.encode(), "text/plain"))
+        assert rendered.head(chars) == text[:chars]
+        assert rendered.tail(chars) == (text[-chars:] if chars else "")
+        assert rendered.decoded is None
+
+
 def test_a_large_value_is_not_decoded_before_it_is_read() -> None:
     value = {"rows": [{"id": index, "text": "é" * 100} for index in range(5000)]}
     rendered = render(value)
@@ -511,8 +522,8 @@ def test_text_that_is_there_already_renders_as_if_a_tool_had_returned_it(text: s
 
 
 @given(holding(anything, anything))
-@example((None, [vars(Plain(x={3, 1, 2})), {1: "a"}]))
-@example((None, [vars(Plain(x=1, y=2)), {1: "a", "1": "b"}]))
+@example((None, [own_dict(x={3, 1, 2}), {1: "a"}]))
+@example((None, [own_dict(x=1, y=2), {1: "a", "1": "b"}]))
 @example((None, [Unseen(NAN), None]))
 @example((None, {"a": msgspec.Raw(b"{")}))
 @example((None, [nest(MAX_DEPTH - 1), nest(MAX_DEPTH)]))
@@ -545,9 +556,9 @@ def test_no_culprit_becomes_a_success_alone_or_within(name: str) -> None:
     if name not in ("wire bytes", "a lone surrogate"):  # those two are values of their own at the top
         with pytest.raises(RenderingError, match=r"^\$"):
             render(CULPRITS[name]())
-    for holder in HOLDERS:
+    for holder, deeper in itertools.product(HOLDERS, (1, [[{"deep": [None, 0.5]}]])):
         culprit = CULPRITS[name]()
-        value = holder([1, culprit])
+        value = holder([deeper, culprit])
         with pytest.raises(RenderingError) as caught:
             render(value)
         assert any(step is culprit for step in along(value, caught.value.path)), caught.value.path
@@ -562,6 +573,20 @@ def test_one_nan_is_found_at_any_width_and_depth(width: int, depth: int) -> None
     with pytest.raises(RenderingError) as caught:
         render(rows)
     assert caught.value.path == "$" + ".in" * depth + f"[{width}].mean"
+
+
+@pytest.mark.parametrize("number", [NAN, math.inf, -math.inf])
+@pytest.mark.parametrize("below", [[], [1], [[0.5]], {"a": {"b": [None]}}, nest(20), "text"], ids=repr)
+def test_a_nan_is_found_also_where_its_neighbours_go_deeper(number: float, below: Any) -> None:
+    cases = [
+        ({"mean": number, "rows": below}, "$.mean"),
+        ([below, number], "$[1]"),
+        ([[below, (number,)]], "$[0][1][0]"),
+    ]
+    for value, path in cases:
+        with pytest.raises(RenderingError) as caught:
+            render(value)
+        assert caught.value.path == path
 
 
 @pytest.mark.parametrize("depth", range(MAX_DEPTH - 2, MAX_DEPTH + 4))

@@ -943,6 +943,16 @@ async def test_a_turn_within_its_budget_places_nothing_and_one_that_cannot_be_sa
 
 
 @pytest.mark.anyio
+async def test_a9_in_a_turn_as_well_only_strictly_over_is_over() -> None:
+    bench = Bench(cc.Placement(LIMIT, max_batch_chars=3 * LIMIT))
+    outcomes = await bench.turn("a" * LIMIT, "b" * LIMIT, "c" * LIMIT)
+    assert [outcome.__class__.__name__ for outcome in outcomes] == ["Inline"] * 3
+    outcomes = await bench.turn("a" * LIMIT, "b" * (LIMIT + 1), "c" * LIMIT)
+    assert [outcome.__class__.__name__ for outcome in outcomes] == ["Inline", "Placed", "Inline"]
+    assert f"more than the {LIMIT} that fit" in outcomes[1].text
+
+
+@pytest.mark.anyio
 async def test_a_turn_whose_store_is_down_gets_all_its_results_and_says_what_they_come_to() -> None:
     down = FaultyStore(cc.MemoryStore(), put=fail(cc.StoreUnavailable("503")))
     bench = Bench(cc.Placement(50_000, max_batch_chars=3000), store=down)

@@ -48,7 +48,7 @@ class Root:
     """
 
     def __init__(self, path: Path, *, fsync: bool) -> None:
-        self.path = path
+        self.path: Path = path
         self.fsync = fsync
 
     def create(self) -> None:

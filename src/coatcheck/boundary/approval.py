@@ -75,7 +75,7 @@ class Sealer:
                     f"Boundary(secret=...) is too short: give at least {_MIN_SECRET_BYTES} bytes, "
                     "for example from secrets.token_urlsafe()"
                 )
-        self.portable = secret is not None
+        self.portable: bool = secret is not None
         self._key = secret or secrets.token_bytes(32)
 
     def seal(self, purpose: bytes, message: bytes) -> bytes:

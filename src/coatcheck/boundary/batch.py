@@ -30,7 +30,7 @@ class Batch:
     """
 
     def __init__(self, count: int, budget: int | None, turn: int, emit: Callable[[Event], None] | None) -> None:
-        self.slots = anyio.Semaphore(MAX_RUNNING, fast_acquire=True)
+        self.slots: anyio.Semaphore = anyio.Semaphore(MAX_RUNNING, fast_acquire=True)
         self._walked = [anyio.Event() for _ in range(count)]
         self._sizes: list[tuple[int, int | None] | None] = [None] * count
         self._unknown = count
@@ -81,7 +81,7 @@ class Place:
 
     def __init__(self, batch: Batch, index: int) -> None:
         self._batch = batch
-        self.slots = batch.slots
+        self.slots: anyio.Semaphore = batch.slots
         self._index = index
 
     def walked(self) -> None:

@@ -34,7 +34,7 @@ from coatcheck.settings import check_duration, check_whole
 from coatcheck.steps.ceiling import CeilingStep
 from coatcheck.steps.governance import GovernanceStep
 from coatcheck.steps.placement import Placement, PlacementStep
-from coatcheck.steps.rule import bind_rules
+from coatcheck.steps.rule import BoundRules, bind_rules
 from coatcheck.steps.step import Step
 from coatcheck.steps.truncation import Truncation, TruncationStep
 
@@ -98,14 +98,14 @@ class Boundary:
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self.tools: Mapping[str, Tool[..., Any]] = _by_name(tools)
-        self.rules = bind_rules(rules)
+        self.rules: BoundRules = bind_rules(rules)
         self.store: ArtifactStore | None = open_store(store) if isinstance(store, str) else store
         self.placement = placement
         self.truncation = truncation
         self.approvals: Approvals = MemoryApprovals() if approvals is None else approvals
-        self.sealer = Sealer(secret)
+        self.sealer: Sealer = Sealer(secret)
         self.clock = clock
-        self.emit = None if on_event is None else _guarded(on_event)
+        self.emit: Callable[[Event], None] | None = None if on_event is None else _guarded(on_event)
         self._middleware = tuple(middleware)
         self._rule_timeout = check_duration("Boundary(rule_timeout=...)", rule_timeout)
         self._approval_ttl = _checked_ttl(approval_ttl)
@@ -116,8 +116,10 @@ class Boundary:
             limit = check_whole("Boundary(concurrency=...)", concurrency)
             self._shared = anyio.Semaphore(limit, fast_acquire=True)
         self._check_together(on_event)
-        self.batch_budget = None if placement is None else placement.max_batch_chars
+        self.batch_budget: int | None = None if placement is None else placement.max_batch_chars
         self._lifespan: AsyncExitStack | None = None
+        self.chain: tuple[str, ...]
+        self.entrance: Entrance
         self.chain, self.entrance = self._composed(self.tools)
 
     def _check_together(self, on_event: object) -> None:

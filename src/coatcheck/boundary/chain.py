@@ -7,6 +7,8 @@ The four keep their order whatever a host adds. A step that is not configured is
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Literal, TypeAlias
@@ -14,7 +16,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from coatcheck.call import ToolCall
-from coatcheck.dispatch import Dispatch
+from coatcheck.dispatch import Dispatch, is_stray
 from coatcheck.errors import ConfigurationError
 from coatcheck.outcome import Outcome, failed, size_of
 from coatcheck.results.rendering import Rendered
@@ -22,6 +24,8 @@ from coatcheck.results.shapes import clip
 from coatcheck.steps.step import Step
 
 __all__ = ["STEPS", "CallNext", "Entrance", "Inside", "Middleware", "StepName", "compose", "inside", "place"]
+
+_log = logging.getLogger("coatcheck")
 
 CallNext: TypeAlias = Callable[[ToolCall], Awaitable[Outcome]]
 Entrance: TypeAlias = Callable[[Dispatch], Awaitable[Outcome]]
@@ -138,15 +142,28 @@ def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance
     """A host's own middleware must answer with an outcome."""
 
     async def enter(call: Dispatch) -> Outcome:
-        async def onward(changed: ToolCall) -> Outcome:
-            return await call_next(call.following(changed))
+        inner: Outcome | None = None
 
-        outcome: object = await middleware(call, onward)
-        if not isinstance(outcome, Outcome):
-            tool = clip(call.name, 128)
+        async def onward(changed: ToolCall) -> Outcome:
+            nonlocal inner
+            inner = await call_next(call.following(changed))
+            return inner
+
+        tool = clip(call.name, 128)
+        try:
+            outcome: object = await middleware(call, onward)
+        except asyncio.CancelledError as error:
+            if not is_stray(error):
+                raise
+            reason = f"The middleware {name} waited for something that was cancelled; {tool} gave no result."
+        except Exception as error:  # noqa: BLE001 - in a batch, the other calls must not be lost
+            _log.error("the middleware %s raised while the tool %s was called", name, tool, exc_info=error)
+            reason = f"An internal step of this host failed while {tool} was called. The call did not complete."
+        else:
+            if isinstance(outcome, Outcome):
+                return outcome
             reason = f"The middleware {name} of this host gave no outcome for {tool}; the call did not complete."
-            return failed(call, reason)
-        return outcome
+        return failed(call, reason, executed=inner is not None and inner.executed)
 
     return enter
 

@@ -6,6 +6,7 @@ read once: an envelope is unwrapped, an absence or a ledger is declared, the val
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import difflib
 import functools
@@ -22,7 +23,7 @@ import anyio.to_thread
 import msgspec
 
 from coatcheck.boundary.tool import Tool
-from coatcheck.dispatch import Dispatch
+from coatcheck.dispatch import Dispatch, is_stray
 from coatcheck.errors import RenderingError
 from coatcheck.events import AbsenceDeclared, CoverageDeclared, ForeignEnvelope, NearMiss
 from coatcheck.outcome import Inline, Outcome, failed
@@ -37,7 +38,15 @@ from coatcheck.results.envelope import (
     explain_near_miss,
     read_envelope,
 )
-from coatcheck.results.reading import Declared, Reading, may_declare, read_result, read_result_encoded
+from coatcheck.results.reading import (
+    Declared,
+    Reading,
+    may_declare,
+    may_declare_encoded,
+    read_and_check,
+    read_result,
+    read_result_encoded,
+)
 from coatcheck.results.rendering import JSON, Rendered, render
 from coatcheck.results.status import Status
 
@@ -58,7 +67,7 @@ class RunningThreads:
     """
 
     def __init__(self) -> None:
-        self.free = anyio.Semaphore(_MAX_THREADS, fast_acquire=True)
+        self.free: anyio.Semaphore = anyio.Semaphore(_MAX_THREADS, fast_acquire=True)
         self._unlimited = anyio.CapacityLimiter(math.inf)
         self._abandoned: dict[_Thread, str] = {}
 
@@ -130,7 +139,13 @@ class Slots:
         self._held: list[anyio.Semaphore] = []
         self._handed_over = False
 
-    async def __aenter__(self) -> Slots:
+    @property
+    def complete(self) -> bool:
+        """Whether all of them are held."""
+        return len(self._held) == len(self._wanted)
+
+    async def acquire(self) -> None:
+        """Wait for all of them; hold none where that is cancelled."""
         try:
             for semaphore in self._wanted:
                 await semaphore.acquire()
@@ -138,9 +153,9 @@ class Slots:
         except BaseException:
             self.release()
             raise
-        return self
 
-    async def __aexit__(self, *exc: object) -> None:
+    def leave(self) -> None:
+        """Give back what is held, unless a thread does."""
         if not self._handed_over:
             self.release()
 
@@ -176,13 +191,21 @@ class _Runner:
     async def bounded(self, arguments: dict[str, Any], call: Dispatch) -> Any:
         tool = self.tool
         wanted = self._wanted if call.batch is None else (*self._wanted, call.batch.slots)
-        async with Slots(wanted) as slots:
-            if tool.timeout is None:
-                return await self._execute(arguments, slots)
+        slots = Slots(wanted)
+        while not slots.complete:  # waiting in line is not the tool's time, but a thread that hangs may never leave it
+            with anyio.move_on_after(tool.timeout):
+                await slots.acquire()
+            if not slots.complete and self._threads.abandoned:
+                late = f"{tool.name} did not run: threads of earlier calls hang, and hold every slot. Try again later."
+                raise _TimedOut(late, executed=False)
+        try:
             with anyio.move_on_after(tool.timeout):
                 return await self._execute(arguments, slots)
-            lingers = "" if tool.is_async else " Its thread is still running and cannot be stopped."
-            raise _TimedOut(f"{tool.name} did not finish within {tool.timeout:g} seconds and was given up.{lingers}")
+        finally:
+            slots.leave()
+        lingers = "" if tool.is_async else " Its thread is still running and cannot be stopped."
+        given_up = f"{tool.name} did not finish within {tool.timeout:g} seconds and was given up.{lingers}"
+        raise _TimedOut(given_up, executed=True)
 
     async def _execute(self, arguments: dict[str, Any], slots: Slots) -> Any:
         if self.tool.is_async:
@@ -194,20 +217,25 @@ class _Runner:
         return f"The arguments of {self.name} are wrong: {error}. It takes: {names}. {_AGAIN}"
 
     def read(self, call: Dispatch, value: Any) -> Outcome:
-        """What the tool returned, as an outcome: envelope, then coverage, then rendering."""
-        if isinstance(value, Encoded):
-            json = value.media_type == JSON
-            envelope = decode_envelope(value.raw) if json else None
-            reading = read_result_encoded(value.raw) if json and envelope is None else None
-        else:
+        """What the tool returned, as an outcome: envelope, then coverage, then rendering.
+
+        The syntax of wire bytes is checked once: by whichever of the three reads them to their end first.
+        """
+        envelope: Envelope | None = None
+        reading: Reading | None = None
+        checked = False
+        if not isinstance(value, Encoded):
             envelope = read_envelope(value)
             reading = read_result(value) if envelope is None else None
+        elif value.media_type == JSON:
+            envelope = decode_envelope(value.raw)
+            reading, checked = (None, True) if envelope is not None else read_and_check(value.raw)
         if envelope is None and reading is None:
-            if call.emit is not None and (hint := explain_near_miss(value)) is not None:
+            if call.emit is not None and not self._foreign and (hint := explain_near_miss(value)) is not None:
                 call.emit(NearMiss(tool=call.name, call_id=call.call_id, turn=call.turn, hint=hint))
-            return self.inline(call, value, render(value))
+            return self.inline(call, value, render(value, checked=checked))
         if self._foreign:
-            return self._read_foreign(call, value, envelope, reading)
+            return self._read_foreign(call, value, envelope, reading, checked)
         effects: tuple[Effect, ...] = ()
         malformed: tuple[Malformed, ...] = ()
         status: Status | None = None
@@ -216,25 +244,28 @@ class _Runner:
             value = envelope.content
             if isinstance(value, msgspec.Raw):
                 value = Encoded(bytes(value))
-                reading = read_result_encoded(value.raw)
+                reading = read_result_encoded(value.raw) if may_declare_encoded(value.raw) else None
             else:
-                reading = read_result(value)
+                reading = _reading(value)
         declared = _declared(call, reading)
         if reading is not None and status is None:
             status = reading.status
+        rendered = render(value, checked=checked)
         return self.inline(
-            call, value, render(value), status=status, effects=effects, malformed=malformed, declared=declared
+            call, value, rendered, status=status, effects=effects, malformed=malformed, declared=declared
         )
 
-    def _read_foreign(self, call: Dispatch, value: Any, envelope: Envelope | None, reading: Reading | None) -> Outcome:
+    def _read_foreign(
+        self, call: Dispatch, value: Any, envelope: Envelope | None, reading: Reading | None, checked: bool
+    ) -> Outcome:
         """Data that is merely relayed has no authority: it sets no status and asks for no effects."""
         form = "envelope" if reading is None else reading.declared[0].kind
         if call.emit is not None:
             call.emit(ForeignEnvelope(tool=call.name, call_id=call.call_id, turn=call.turn, form=form))
         if envelope is not None:
             content = envelope.content
-            reading = read_result_encoded(bytes(content)) if isinstance(content, msgspec.Raw) else read_result(content)
-        return self.inline(call, value, render(value), declared=_declared(call, reading))
+            reading = _reading(Encoded(bytes(content)) if isinstance(content, msgspec.Raw) else content)
+        return self.inline(call, value, render(value, checked=checked), declared=_declared(call, reading))
 
     def inline(self, call: Dispatch, value: Any, rendered: Rendered, **facts: Any) -> Inline:
         if MAX_ATTACHED_BYTES < rendered.size <= self._ceiling and not self.places:  # over it, the ceiling refuses
@@ -294,7 +325,11 @@ class Execution:
             else:
                 value = await runner.bounded(arguments, call)
         except _TimedOut as error:
-            return failed(call, str(error), executed=True)
+            return failed(call, str(error), executed=error.executed)
+        except asyncio.CancelledError as error:
+            if not is_stray(error):
+                raise
+            return failed(call, f"{runner.name} waited for something that was cancelled.", executed=True)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer
             _log.debug("tool %s raised", runner.name, exc_info=True)
             return failed(call, _message(error), executed=True)
@@ -315,7 +350,9 @@ class Execution:
 
 
 class _TimedOut(Exception):
-    pass
+    def __init__(self, text: str, *, executed: bool) -> None:
+        super().__init__(text)
+        self.executed = executed
 
 
 def _unknown(call: Dispatch, known: Iterable[str]) -> Outcome:
@@ -330,10 +367,19 @@ def _message(error: Exception) -> str:
     if isinstance(error, ExceptionGroup):
         return "; ".join(_message(leaf) for leaf in error.exceptions)
     try:
+        if isinstance(error, KeyError):  # whose text is the key alone
+            return f"KeyError: {error}"
         text = str(error).strip() or f"{type(error).__name__} without a message"
     except Exception:  # noqa: BLE001 - the tool's own code, which failed already
         text = f"{type(error).__name__} with a message that cannot be printed"
     return text
+
+
+def _reading(value: Any) -> Reading | None:
+    """What a value declares, wire bytes included."""
+    if isinstance(value, Encoded):
+        return read_result_encoded(value.raw) if value.media_type == JSON else None
+    return read_result(value)
 
 
 def _declared(call: Dispatch, reading: Reading | None) -> tuple[Declared, ...]:

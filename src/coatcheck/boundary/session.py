@@ -57,7 +57,7 @@ class Session:
 
     def __init__(self, boundary: Boundary, scope: Scope, *, turn: int = 0) -> None:
         self.scope = scope
-        self.turn = turn
+        self.turn: int = turn
         self._boundary = boundary
         self._chain = boundary.entrance
         self._emit = boundary.emit

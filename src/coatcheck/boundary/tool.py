@@ -58,26 +58,31 @@ class Tool(Generic[P, R]):
     ) -> None:
         if not callable(function):
             raise ConfigurationError(f"a tool must be a function, not {function!r:.80}")
-        self.name = _checked_name(getattr(function, "__name__", None) if name is None else name, function)
-        self.description = inspect.cleandoc(_unbound(function).__doc__ or "") if description is None else description
+        self.name: str = _checked_name(getattr(function, "__name__", None) if name is None else name, function)
+        self.description: str = (
+            inspect.cleandoc(_unbound(function).__doc__ or "") if description is None else description
+        )
         if ceiling is not None and not isinstance(ceiling, Ceiling):
             raise ConfigurationError(f"tool {self.name}: ceiling must be a Ceiling(max_chars=...), not {ceiling!r:.80}")
         self.ceiling = ceiling
-        self.kind = None if kind is None else _checked_word(f"tool {self.name}: kind", kind)
-        self.timeout = None if timeout is None else check_duration(f"tool {self.name}: timeout", timeout)
-        self.concurrency = None if concurrency is None else check_whole(f"tool {self.name}: concurrency", concurrency)
+        self.kind: str | None = None if kind is None else _checked_word(f"tool {self.name}: kind", kind)
+        self.timeout: float | None = None if timeout is None else check_duration(f"tool {self.name}: timeout", timeout)
+        self.concurrency: int | None = (
+            None if concurrency is None else check_whole(f"tool {self.name}: concurrency", concurrency)
+        )
         if not isinstance(foreign, bool):
             raise ConfigurationError(f"tool {self.name}: foreign must be True or False, not {foreign!r:.80}")
         self.foreign = foreign
         self.function = function
-        self.is_async = _is_async(function)
+        self.is_async: bool = _is_async(function)
+        self.arguments_type: type[msgspec.Struct]
         self.arguments_type, self._takes_any = _arguments_type(self.name, function)
-        self.parameters = _schema(self.name, self.arguments_type, self._takes_any)
+        self.parameters: dict[str, Any] = _schema(self.name, self.arguments_type, self._takes_any)
         self._names = self.arguments_type.__struct_fields__
-        self.takes_arguments = bool(self._names)
+        self.takes_arguments: bool = bool(self._names)
         self._leaves_out = msgspec.UNSET in self.arguments_type.__struct_defaults__
         self._has_mappings = _has_mappings(self.parameters)
-        self.takes_in_order = not (self._takes_any or self._leaves_out or _has_keyword_only(function))
+        self.takes_in_order: bool = not (self._takes_any or self._leaves_out or _has_keyword_only(function))
         functools.update_wrapper(self, function, updated=())  # its attributes are no declarations
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -42,7 +42,7 @@ class Page:
         self._width = max(_MIN_WIDTH, min(console.width, _MAX_WIDTH))
         self._last = ""
         self._sections = 0
-        self.checks = 0
+        self.checks: int = 0
 
     # --- prose ---
 

@@ -8,7 +8,7 @@ from coatcheck.cli.demo import demo
 
 __all__ = ["app"]
 
-app = typer.Typer(
+app: typer.Typer = typer.Typer(
     name="coatcheck",
     help="The boundary between an AI agent's tools and its model.",
     no_args_is_help=True,

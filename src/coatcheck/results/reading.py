@@ -20,12 +20,21 @@ from coatcheck.results.absence import ABSENCE_MARKER, read_absence
 from coatcheck.results.coverage import COVERAGE_MARKER, read_coverage
 from coatcheck.results.shapes import is_array, is_text, is_utf8
 
-__all__ = ["Declared", "Reading", "may_declare", "read_result", "read_result_encoded"]
+__all__ = [
+    "Declared",
+    "Reading",
+    "may_declare",
+    "may_declare_encoded",
+    "read_and_check",
+    "read_result",
+    "read_result_encoded",
+]
 
 
 # Unbound, so that a subclass of dict is read as the encoder reads it, and runs no code of its own.
 _get = dict.get
 
+_MARKERS = (f'"{ABSENCE_MARKER}"'.encode(), f'"{COVERAGE_MARKER}"'.encode())
 _LISTS = ("checked", "not_checked", "cannot_cover")
 
 
@@ -133,16 +142,35 @@ def read_result_encoded(raw: bytes) -> Reading | None:
     Returns:
         The reading, or ``None`` when the value declares nothing, is not JSON, not UTF-8, or nested too deeply.
     """
+    return read_and_check(raw)[0]
+
+
+def read_and_check(raw: bytes) -> tuple[Reading | None, bool]:
+    """As ``read_result_encoded``; and whether that has found the syntax of all of ``raw`` to be right.
+
+    It has to read an object to its end, so that nobody need check its syntax once more.
+    """
     try:
         outline = _OUTLINE.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None, False
+    try:
         value = _decode_absence(outline)
         if outline.af_coverage is not msgspec.UNSET and outline.result is not msgspec.UNSET:
             value[COVERAGE_MARKER] = msgspec.json.decode(outline.af_coverage)
             value["result"] = _decode_inner(outline.result)
     except (msgspec.DecodeError, RecursionError):
-        return None
+        return None, True
     reading = read_result(value)
-    return reading if reading is not None and is_utf8(raw) else None
+    return reading if reading is not None and is_utf8(raw) else None, True
+
+
+def may_declare_encoded(raw: bytes) -> bool:
+    """Whether the bytes of one JSON value may declare anything: they hold a marker, or an escape that may spell one.
+
+    Two searches from the end cost half of what reading an object does, so this is for bytes whose syntax is known.
+    """
+    return raw[:1] != b"[" and (b"\\" in raw or any(raw.rfind(marker) >= 0 for marker in _MARKERS))
 
 
 def _decode_absence(outline: _Outline) -> dict[str, Any]:

@@ -30,6 +30,7 @@ _convert = msgspec.convert
 _ATOMS = frozenset({str, int, float, bool, type(None)})
 _DICTS_MAY_HIDE = sys.version_info >= (3, 13)  # an instance's own __dict__ does not hand over what it holds
 _CHUNK = 4096
+_PIECE = 1 << 20
 _DECODED_AT_ONCE = 16 * 1024
 _LARGEST = sys.float_info.max
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
@@ -79,7 +80,7 @@ class Rendered(msgspec.Struct, gc=False):
         return self.data[-4 * chars :].decode(errors="ignore")[-chars:]
 
 
-def render(value: object, *, attach: bool = True) -> Rendered:
+def render(value: object, *, attach: bool = True, checked: bool = False) -> Rendered:
     """Render what a tool returned.
 
     Text is itself. Everything else that JSON can carry is compact JSON: key order kept, non-ASCII raw,
@@ -89,6 +90,7 @@ def render(value: object, *, attach: bool = True) -> Rendered:
     Args:
         value: what the tool returned.
         attach: False leaves the images and sounds of content blocks in the text, for storing.
+        checked: whoever read an `Encoded` has found its syntax to be right already.
 
     Raises:
         RenderingError: naming the path and the type of what JSON cannot carry or would silently change.
@@ -108,7 +110,7 @@ def render(value: object, *, attach: bool = True) -> Rendered:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _binary(bytes(value), OCTETS)
     if isinstance(value, Encoded):
-        return _render_encoded(value)
+        return _render_encoded(value, checked)
     if isinstance(value, str) and type(plain := canonical(value)) is str:  # a subclass, or an enum of text
         return render_text(plain)
     data = _encode_checked(value)
@@ -123,8 +125,11 @@ def render_text(text: str) -> Rendered:
     """
     if text.isascii():
         return Rendered(len(text), TEXT, None, text)
-    canonical(text)
-    return Rendered(len(text), TEXT, None, text)
+    try:
+        return Rendered(len(text), TEXT, text.encode(), text)
+    except UnicodeEncodeError:
+        canonical(text)  # which says where
+        raise
 
 
 def describe_blob(blob: Blob) -> str:
@@ -209,7 +214,10 @@ def _is_finite(value: object) -> bool:
 
 
 def _code_points(data: bytes) -> int:
-    return len(data) if data.isascii() else len(data.translate(None, _CONTINUATION_BYTES))
+    if data.isascii():
+        return len(data)
+    pieces = (data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
+    return sum(len(piece.translate(None, _CONTINUATION_BYTES)) for piece in pieces)
 
 
 def _binary(data: bytes, media_type: str) -> Rendered:
@@ -232,21 +240,22 @@ def _with_attachments(value: object, data: bytes) -> Rendered:
     return Rendered(_code_points(data) + attached, JSON, data, None, tuple(found))
 
 
-def _render_encoded(value: Encoded) -> Rendered:
+def _render_encoded(value: Encoded, checked: bool) -> Rendered:
     raw, media_type = value.raw, value.media_type
     json = media_type == JSON or media_type.endswith("+json")
     if not (json or is_textual(media_type)):
         return _binary(raw, media_type)
-    if not raw.isascii():
+    ascii = raw.isascii()
+    if not ascii:
         try:
             raw.decode()
         except UnicodeDecodeError as error:
             if not (json or media_type.startswith("text/")):  # XML and the like may be in another encoding
                 return _binary(raw, media_type)
             raise RenderingError("$", f"{media_type} that is not UTF-8 at byte {error.start}") from None
-    if json:
+    if json and not checked:
         try:
             msgspec.json.decode(raw, type=msgspec.Raw)
         except (msgspec.DecodeError, RecursionError) as error:
             raise RenderingError("$", f"{media_type} that is not JSON ({error})") from None
-    return Rendered(_code_points(raw), media_type, raw)
+    return Rendered(len(raw) if ascii else _code_points(raw), media_type, raw)

@@ -70,7 +70,7 @@ class CeilingStep(Step):
 
     def __init__(self, ceilings: Mapping[str, Ceiling]) -> None:
         self._ceilings = ceilings
-        self.least = min((ceiling.max_chars for ceiling in ceilings.values()), default=0)
+        self.least: int = min((ceiling.max_chars for ceiling in ceilings.values()), default=0)
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether this step has anything to do."""

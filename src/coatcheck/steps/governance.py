@@ -8,6 +8,7 @@ recorded denial. Every answer is a row of the ledger.
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Awaitable
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ import anyio
 from coatcheck.artifacts.ref import digest_of
 from coatcheck.call import ToolCall
 from coatcheck.decision import Decision, Fingerprint, Moment, Verdict
-from coatcheck.dispatch import Approval, Dispatch
+from coatcheck.dispatch import Approval, Dispatch, is_stray
 from coatcheck.errors import RenderingError
 from coatcheck.events import DecisionMade
 from coatcheck.outcome import Denied, Failed, Inline, Outcome, Pending, TooLarge, carried, rendered_of
@@ -52,7 +53,7 @@ class GovernanceStep(Step):
         self._after = rules.after
         self._asked_before = tuple((position, hook.function, hook.name) for position, hook in enumerate(rules.before))
         self._asked_after = tuple((position, hook.function, hook.name) for position, hook in enumerate(rules.after))
-        self.enters = bool(rules.before)
+        self.enters: bool = bool(rules.before)
         self._timeout = timeout
         self._ledger_values = ledger_values
         self._make_pending = make_pending
@@ -73,8 +74,8 @@ class GovernanceStep(Step):
         return call
 
     def leave(self, call: Dispatch, outcome: Outcome, size: int) -> Outcome | Awaitable[Outcome]:
-        """Ask the rules after the tool, in reverse, where it ran: the outcome as they changed it, or a denial."""
-        if not (self._asked_after and outcome.executed):
+        """Ask the rules after the tool, in reverse, where it ran or a value is there all the same."""
+        if not (self._asked_after and (outcome.executed or isinstance(outcome, Inline))):
             return outcome
         if call.emit is not None:
             return self._walk_after(call, outcome)
@@ -193,11 +194,16 @@ class _Deadline:
             if self._at is None:
                 self._at = anyio.current_time() + self._seconds
             with anyio.CancelScope(deadline=self._at) as scope:
-                said = await said
+                try:
+                    said = await said
+                except asyncio.CancelledError as error:
+                    if not is_stray(error):
+                        raise
+                    raise RuntimeError("something that it waited for was cancelled") from error
             if scope.cancel_called:  # an answer that came too late, from a rule that took no notice, is none
                 raise TimeoutError(f"no answer within the {self._seconds:g} seconds that the rules of one walk share")
         if type(said) not in (Allow, Deny, Ask):
-            raise TypeError(f"a rule answers with allow(), deny(...) or ask(...), not with {said!r:.80}")
+            raise TypeError(f"a rule answers with allow(), deny(...) or ask(...), not with a {type(said).__name__}")
         return said
 
 

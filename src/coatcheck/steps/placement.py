@@ -132,7 +132,7 @@ class PlacementStep(Step):
         self._limits = {tool: placement.limit_for(tool) for tool in tools}
         self._smallest = min((placement.max_inline_chars, *placement.per_tool.values()))
         self._has_budget = placement.max_batch_chars is not None
-        self.least = -1 if self._has_budget else self._smallest
+        self.least: int = -1 if self._has_budget else self._smallest
         self._timeout = check_duration("Placement.timeout", placement.timeout)
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:

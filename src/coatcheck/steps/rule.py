@@ -243,10 +243,12 @@ class Hook:
     __slots__ = ("function", "index", "name", "waits")
 
     def __init__(self, name: str, index: int, function: Callable[..., Any], thread: bool) -> None:
-        self.name = name
-        self.index = index
-        self.waits = inspect.iscoroutinefunction(function) or thread
-        self.function = _in_thread(function) if thread and not inspect.iscoroutinefunction(function) else function
+        self.name: str = name
+        self.index: int = index
+        self.waits: bool = inspect.iscoroutinefunction(function) or thread
+        self.function: Callable[..., Any] = (
+            _in_thread(function) if thread and not inspect.iscoroutinefunction(function) else function
+        )
 
 
 def _in_thread(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

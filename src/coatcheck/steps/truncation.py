@@ -87,7 +87,8 @@ class TruncationStep(Step):
     """The outermost of the four: measures what is left, refusals and errors too."""
 
     def __init__(self, truncation: Truncation) -> None:
-        self._max_chars = self.least = truncation.max_chars
+        self.least: int = truncation.max_chars
+        self._max_chars = self.least
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether this step has anything to do."""

@@ -67,7 +67,7 @@ class ManualClock:
     """
 
     def __init__(self, start: datetime = datetime(2031, 1, 2, 3, 4, 5, tzinfo=UTC)) -> None:
-        self.now = start
+        self.now: datetime = start
 
     def __call__(self) -> datetime:
         """The time it is set to."""
@@ -101,7 +101,7 @@ class Trial:
     """
 
     def __init__(self, make: MakeStore, *, corrupt: Hook | None, unlink: Hook | None, reopen: Reopen | None) -> None:
-        self.clock = ManualClock()
+        self.clock: ManualClock = ManualClock()
         self._make = make
         self._corrupt = corrupt
         self._unlink = unlink
