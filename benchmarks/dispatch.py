@@ -27,7 +27,6 @@ import coatcheck as cc
 
 PAYLOAD: dict[str, Any] = json.loads(Path(__file__).with_name("bench_payload.json").read_bytes())
 TEXT = msgspec.json.encode(PAYLOAD).decode()
-YARDSTICK = "json.dumps of the payload"
 SLOT_SECONDS = 0.002
 CEILING = cc.Ceiling(max_chars=100_000)
 SCOPE = cc.Scope(tenant="acme", principal="dana", conversation="c-42")
@@ -40,14 +39,14 @@ class Row:
 
     Args:
         name: what it is. loop: does it so many times.
-        beside: the name of the row that it is measured against.
+        beside: the row that it is measured against, which takes turns with it; itself where it is a yardstick.
         at_most: what its ratio is held to, or ``None``.
     """
 
-    def __init__(self, name: str, loop: Loop, beside: str = YARDSTICK, at_most: float | None = None) -> None:
+    def __init__(self, name: str, loop: Loop, beside: Row | None = None, at_most: float | None = None) -> None:
         self.name = name
         self.loop = loop
-        self.beside = beside
+        self.beside = beside or self
         self.at_most = at_most
         self.calls = 1
         self.spent: list[float] = []
@@ -70,16 +69,15 @@ async def measure(rows: Sequence[Row], rounds: int) -> None:
 
 
 def cells(rows: Sequence[Row]) -> list[list[Cell]]:
-    spent = {row.name: row.spent for row in rows}
     return [
         [
             row.name,
             statistics.median(row.spent) * 1e6,
             min(row.spent) * 1e6,
-            statistics.median(mine / its for mine, its in zip(row.spent, spent[row.beside], strict=True)),
-            min(row.spent) / min(spent[row.beside]),
+            statistics.median(mine / its for mine, its in zip(row.spent, row.beside.spent, strict=True)),
+            min(row.spent) / min(row.beside.spent),
             row.at_most,
-            row.beside,
+            row.beside.name,
         ]
         for row in rows
     ]
@@ -98,6 +96,10 @@ def repeated(function: Callable[[Any], object], value: object) -> Loop:
             function(value)
 
     return loop
+
+
+def yardstick() -> Row:
+    return Row("json.dumps of the payload", repeated(json.dumps, PAYLOAD))
 
 
 async def bare(calls: int) -> None:
@@ -171,7 +173,7 @@ def through(boundary: cc.Boundary, given: dict[str, Any] | None = None) -> Loop:
     return loop
 
 
-def chain_rows() -> list[Row]:
+def our_rows() -> list[Row]:
     async def search(region: str, limit: int = 10) -> dict[str, Any]:
         return PAYLOAD
 
@@ -187,18 +189,22 @@ def chain_rows() -> list[Row]:
     patient = cc.Boundary([cc.tool(ceiling=CEILING, timeout=30)(lookup)], **limits())
     heard: list[object] = []
     two = {"region": "eu", "limit": 5}
+    dumps = yardstick()
     return [
-        Row("chain, no rules", through(chain(lookup)), at_most=0.42),
-        Row("chain, 2 + 2 rules", through(chain(lookup, RULES)), at_most=0.50),
-        Row("nothing configured", through(cc.Boundary([lookup]))),
-        Row("chain, no rules, 2 arguments", through(chain(search), two)),
-        Row("chain, 2 + 2 rules, 2 arguments", through(chain(search, RULES), two)),
-        Row("chain, 2 + 2 async rules", through(chain(lookup, ASYNC_RULES))),
-        Row("chain, 2 + 2 rules in threads", through(chain(lookup, THREAD_RULES))),
-        Row("chain, tool with a timeout", through(patient)),
-        Row("chain, event listener", listening(through(chain(lookup, on_event=heard.append)), heard)),
-        Row("chain, the same as text", through(chain(read))),
-        Row("chain, sync tool in a thread", through(chain(blocking))),
+        dumps,
+        Row("msgspec.json.encode of the payload", repeated(msgspec.json.encode, PAYLOAD), dumps),
+        Row("await of the tool", bare, dumps),
+        Row("chain, no rules", through(chain(lookup)), dumps, at_most=0.42),
+        Row("chain, 2 + 2 rules", through(chain(lookup, RULES)), dumps, at_most=0.50),
+        Row("nothing configured", through(cc.Boundary([lookup])), dumps),
+        Row("chain, no rules, 2 arguments", through(chain(search), two), dumps),
+        Row("chain, 2 + 2 rules, 2 arguments", through(chain(search, RULES), two), dumps),
+        Row("chain, 2 + 2 async rules", through(chain(lookup, ASYNC_RULES)), dumps),
+        Row("chain, 2 + 2 rules in threads", through(chain(lookup, THREAD_RULES)), dumps),
+        Row("chain, tool with a timeout", through(patient), dumps),
+        Row("chain, event listener", listening(through(chain(lookup, on_event=heard.append)), heard), dumps),
+        Row("chain, the same as text", through(chain(read)), dumps),
+        Row("chain, sync tool in a thread", through(chain(blocking)), dumps),
     ]
 
 
@@ -216,7 +222,7 @@ def listening(loop: Loop, heard: list[object]) -> Loop:
 # --- the peers, where they are installed ---
 
 
-def fastmcp_rows() -> list[Row]:
+def fastmcp_rows(dumps: Row) -> list[Row]:
     from fastmcp import FastMCP
     from fastmcp.server.middleware import Middleware
 
@@ -236,31 +242,33 @@ def fastmcp_rows() -> list[Row]:
         return loop
 
     return [
-        Row("FastMCP, server.call_tool", served(FastMCP("bench"))),
-        Row("FastMCP, the same with 2 middlewares", served(FastMCP("bench", middleware=[Pass(), Pass()]))),
+        Row("FastMCP, server.call_tool", served(FastMCP("bench")), dumps),
+        Row("FastMCP, the same with 2 middlewares", served(FastMCP("bench", middleware=[Pass(), Pass()])), dumps),
     ]
 
 
-def pydantic_ai_rows() -> list[Row]:
+def pydantic_ai_rows(dumps: Row) -> list[Row]:
     from pydantic_ai import FunctionToolset, RunContext
     from pydantic_ai.messages import ToolCallPart, ToolReturnPart
     from pydantic_ai.models.test import TestModel
     from pydantic_ai.tool_manager import ToolManager
     from pydantic_ai.usage import RunUsage
 
+    context = RunContext(deps=None, model=TestModel(), usage=RunUsage())  # the model is never asked
+    step = ToolManager(toolset=FunctionToolset([lookup]))
+
     async def loop(calls: int) -> None:
-        context = RunContext(deps=None, model=TestModel(), usage=RunUsage())  # the model is never asked
-        manager = await ToolManager(toolset=FunctionToolset([lookup])).for_run_step(context)
+        manager = await step.for_run_step(context)  # once a step of an agent, so not for every call
         for _ in range(calls):
             value = await manager.handle_call(ToolCallPart("lookup", {}, "call_7"))
             text = ToolReturnPart("lookup", value, "call_7").model_response_str()
             if text != TEXT:
                 raise AssertionError(f"pydantic-ai: {text:.200}")
 
-    return [Row("pydantic-ai, ToolManager.handle_call and its text", loop)]
+    return [Row("pydantic-ai, ToolManager.handle_call and its text", loop, dumps)]
 
 
-PEERS: dict[str, Callable[[], list[Row]]] = {"fastmcp": fastmcp_rows, "pydantic_ai": pydantic_ai_rows}
+PEERS: dict[str, Callable[[Row], list[Row]]] = {"fastmcp": fastmcp_rows, "pydantic_ai": pydantic_ai_rows}
 
 
 # --- wire bytes ---
@@ -281,8 +289,8 @@ def encoded_rows(megabytes: int) -> list[Row]:
     for form, (value, status) in forms.items():
         raw = msgspec.json.encode(value)
         size = f"{len(raw) / 1e6:.1f} MB"
-        decoding = f"msgspec.json.decode of the {form}"
-        made.append(Row(decoding, repeated(msgspec.json.decode, raw), decoding))
+        decoding = Row(f"msgspec.json.decode of the {form}", repeated(msgspec.json.decode, raw))
+        made.append(decoding)
         inline = wire(raw, status, cc.Inline, len(raw))
         made.append(Row(f"Encoded {form} of {size}, chain to its status", inline, decoding, at_most=0.25))
         if status is not None:
@@ -312,22 +320,19 @@ def wire(raw: bytes, status: str | None, expected: type[cc.Outcome], max_chars: 
 
 
 async def run(args: argparse.Namespace) -> tuple[list[Row], list[str]]:
-    rows = [
-        Row(YARDSTICK, repeated(json.dumps, PAYLOAD)),
-        Row("msgspec.json.encode of the payload", repeated(msgspec.json.encode, PAYLOAD)),
-        Row("await of the tool", bare),
-        *chain_rows(),
-    ]
-    absent = []
-    for package, peer_rows in PEERS.items():
-        if importlib.util.find_spec(package) is None:
-            absent.append(package)
-        else:
-            rows += peer_rows()
-    await measure(rows, args.rounds)
+    ours = our_rows()
+    await measure(ours, args.rounds)
     large = encoded_rows(args.encoded_mb)
     await measure(large, args.encoded_rounds)
-    return rows + large, absent
+    # Last, with a yardstick of their own: what they import and leave to the garbage collector is theirs alone.
+    installed = [package for package in PEERS if importlib.util.find_spec(package) is not None]
+    peers: list[Row] = []
+    if installed:
+        peers.append(yardstick())
+        for package in installed:
+            peers += PEERS[package](peers[0])
+        await measure(peers, args.rounds)
+    return ours + peers + large, [package for package in PEERS if package not in installed]
 
 
 def main() -> None:
@@ -343,7 +348,7 @@ def main() -> None:
     rows, absent = anyio.run(run, args)
     note = (
         f"CPU time of one call; {args.rounds} turns of each row, {args.encoded_rounds} where it is about wire bytes.\n"
-        "The ratio is the median of the ratios of each turn; beside it the ratio of the two minima, and what it is held to."
+        "The ratio is the median of the ratios of each turn; then the ratio of the two minima, and what it is held to."
     )
     if absent:
         note += f"\nNot installed, and left out: {', '.join(absent)}."

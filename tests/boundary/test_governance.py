@@ -438,7 +438,7 @@ BAD: dict[str, tuple[Callable[..., Any], bool, str]] = {
     "returns nothing": (lambda *args: None, False, "None"),
     "returns True": (lambda *args: True, False, "a bool"),
     "returns text": (lambda *args: "allow", False, "allow"),
-    "returns the class": (lambda *args: cc.Allow, False, "a type"),
+    "returns the class": (lambda *args: cc.Allow, False, "a StructMeta"),
     "returns much": (lambda *args: "x" * 100_000, False, "a str"),
     "denies without a reason": (lambda *args: cc.deny(" "), False, "deny(reason)"),
     "denies without a text": (lambda *args: cc.Deny(None), False, "deny(reason)"),  # type: ignore[arg-type]

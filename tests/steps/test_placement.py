@@ -557,8 +557,8 @@ async def test_k4_the_rules_see_the_whole_payload_before_it_is_placed() -> None:
 
 FAULTS: list[tuple[Fault, str, str]] = [
     (fail(cc.StoreUnavailable("503 slow down")), "store-failed", "StoreUnavailable: 503 slow down"),
-    (fail(OSError(28, "disk full")), "store-failed", "disk full"),
-    (fail(ZeroDivisionError("a bug of the store")), "store-failed", "ZeroDivisionError: a bug of the store"),
+    (fail(OSError(28, "disk full")), "store-failed", "OSError"),
+    (fail(ZeroDivisionError("a bug of the store")), "store-failed", "ZeroDivisionError"),
     (fail(ExceptionGroup("many", [OSError("one")])), "store-failed", "ExceptionGroup"),
     (fail(TimeoutError()), "store-failed", "TimeoutError"),
     (hang(), "store-failed", "TimeoutError: no answer within 0.02 seconds"),

@@ -7,11 +7,8 @@ No slot is held while a call waits here: its tool has returned it, so no batch c
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import anyio
 
-from coatcheck.events import BatchBudgetUnmet, Event
 from coatcheck.steps.placement import plan_batch
 
 __all__ = ["MAX_RUNNING", "Batch"]
@@ -26,10 +23,9 @@ class Batch:
     Args:
         count: how many calls.
         budget: what their results may take together, in characters; ``None`` for no limit.
-        turn: of the session. emit: where events go.
     """
 
-    def __init__(self, count: int, budget: int | None, turn: int, emit: Callable[[Event], None] | None) -> None:
+    def __init__(self, count: int, budget: int | None) -> None:
         self.slots: anyio.Semaphore = anyio.Semaphore(MAX_RUNNING, fast_acquire=True)
         self._walked = [anyio.Event() for _ in range(count)]
         self._sizes: list[tuple[int, int | None] | None] = [None] * count
@@ -37,8 +33,6 @@ class Batch:
         self._planned = anyio.Event()
         self._placed: frozenset[int] = frozenset()
         self._budget = budget
-        self._turn = turn
-        self._emit = emit
 
     def place(self, index: int) -> Place:
         """The place of the call at ``index``."""
@@ -62,10 +56,6 @@ class Batch:
             return
         plan = plan_batch([size for size in self._sizes if size is not None], self._budget)
         self._placed = plan.placed
-        if not plan.met and self._emit is not None:
-            self._emit(
-                BatchBudgetUnmet(tool=None, call_id=None, turn=self._turn, budget=self._budget, chars=plan.chars)
-            )
         self._planned.set()
 
     async def is_placed(self, index: int) -> bool:

@@ -26,7 +26,7 @@ from coatcheck.decision import Decision, Fingerprint
 from coatcheck.dispatch import Dispatch
 from coatcheck.errors import ConfigurationError
 from coatcheck.events import Event
-from coatcheck.outcome import Pending
+from coatcheck.outcome import Outcome, Pending, size_of
 from coatcheck.results.conversion import canonical
 from coatcheck.results.reading import Declared
 from coatcheck.scope import Scope
@@ -107,7 +107,7 @@ class Boundary:
         self.clock = clock
         self.emit: Callable[[Event], None] | None = None if on_event is None else _guarded(on_event)
         self._middleware = tuple(middleware)
-        self._rule_timeout = check_duration("Boundary(rule_timeout=...)", rule_timeout)
+        self.rule_timeout = check_duration("Boundary(rule_timeout=...)", rule_timeout)
         self._approval_ttl = _checked_ttl(approval_ttl)
         self._ledger_values = ledger_values
         self._threads = RunningThreads()
@@ -160,11 +160,12 @@ class Boundary:
             steps["truncation"] = TruncationStep(self.truncation)
         if self.placement is not None and self.store is not None:
             kinds = {tool.name: tool.kind for tool in tools.values()}
-            steps["placement"] = PlacementStep(self.placement, self.store, kinds)
+            cap = None if self.truncation is None else self.truncation.max_chars
+            steps["placement"] = PlacementStep(self.placement, self.store, kinds, cap=cap)
         if self.rules.names:
             steps["governance"] = GovernanceStep(
                 self.rules,
-                timeout=self._rule_timeout,
+                timeout=self.rule_timeout,
                 ledger_values=self._ledger_values,
                 make_pending=self._make_pending,
             )
@@ -201,7 +202,11 @@ class Boundary:
         """
         from coatcheck.boundary.config import read_toml
 
-        return cls(**read_toml(path))
+        settings = read_toml(path)
+        try:
+            return cls(**settings)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}: {error}") from None
 
     # --- sessions ---
 
@@ -236,6 +241,13 @@ class Boundary:
         state = msgspec.json.encode(_SessionState(scope, turn, rows, facts))
         seal = self.sealer.seal(_SESSION, state) if self.sealer.portable else b""
         return msgspec.json.encode(_SealedSession(msgspec.Raw(state), seal))
+
+    async def net(self, call: Dispatch, outcome: Outcome) -> Outcome:
+        """An outcome that was made outside of the chain, under the last limit all the same."""
+        if self.truncation is None:
+            return outcome
+        left = TruncationStep(self.truncation).leave(call, outcome, size_of(outcome))
+        return left if isinstance(left, Outcome) else await left
 
     def chain_for(self, tools: Mapping[str, Tool[..., Any]]) -> Entrance:
         """The entrance of this boundary's chain around other tools."""

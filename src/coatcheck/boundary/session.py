@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import logging
@@ -17,14 +18,25 @@ from coatcheck.artifacts.meta import Artifact
 from coatcheck.boundary.approval import objection
 from coatcheck.boundary.batch import Batch, Place
 from coatcheck.boundary.chain import Entrance
-from coatcheck.boundary.tool import as_tool
+from coatcheck.boundary.tool import Tool, as_tool
 from coatcheck.call import ToolCall, read_arguments
 from coatcheck.decision import Decision
-from coatcheck.dispatch import Approval, Dispatch
+from coatcheck.dispatch import Approval, Dispatch, is_stray
 from coatcheck.effects.judgement import judge, note_for
 from coatcheck.errors import ConfigurationError, IntegrityError
-from coatcheck.events import ArtifactRefused, ArtifactResolved, EffectJudged, ToolEnded, ToolStarted
-from coatcheck.outcome import Denied, Marker, Outcome, PendingCall, Placed, Truncated, failed, settle, size_of
+from coatcheck.events import ArtifactRefused, ArtifactResolved, BatchBudgetUnmet, EffectJudged, ToolEnded, ToolStarted
+from coatcheck.outcome import (
+    Denied,
+    Marker,
+    Outcome,
+    Pending,
+    PendingCall,
+    Placed,
+    Truncated,
+    failed,
+    settle,
+    size_of,
+)
 from coatcheck.results.reading import Declared
 from coatcheck.results.shapes import clip, legible
 from coatcheck.scope import Scope
@@ -43,6 +55,7 @@ MAX_LEDGER_ROWS = 1_000
 """How many rows a session keeps for a host that does not drain them; the oldest leave first."""
 
 _MAX_DECLARED = 10_000
+_MAX_SAID_CHARS = 400
 _AGAIN = "Nothing was run; call it again, corrected."
 _INCOMPLETE = "The call did not complete; it may have run."
 
@@ -62,6 +75,7 @@ class Session:
         self._chain = boundary.entrance
         self._emit = boundary.emit
         self._guarded: dict[str, Entrance] = {}
+        self._wrapped: dict[str, Tool[..., Any]] = {}
         self._ledger: deque[Decision] = deque(maxlen=MAX_LEDGER_ROWS)
         self._declared: deque[Declared] = deque(maxlen=_MAX_DECLARED)
 
@@ -107,7 +121,8 @@ class Session:
         if emit is not None or type(arguments) is not dict:
             self._started(call, 1)
             began = perf_counter()
-            return self._finished(await self._entered(call, chain), call, began)
+            outcome = await self._entered(call, chain)
+            return self._finished(outcome, call, perf_counter() - began)
         try:  # as `_entered`, and one coroutine less
             outcome = await chain(call)
         except Exception as error:  # noqa: BLE001
@@ -126,14 +141,15 @@ class Session:
         whatever becomes of the others.
         """
         self.turn += 1
-        batch = Batch(len(calls), self._boundary.batch_budget, self.turn, self._emit)
+        turn = self.turn
+        batch = Batch(len(calls), self._boundary.batch_budget)
         entered = [
             Dispatch(
                 legible(call.name),
                 call.arguments,
                 call.call_id and legible(call.call_id),
                 self.scope,
-                self.turn,
+                turn,
                 [],
                 self._emit,
                 batch.place(index),
@@ -142,10 +158,12 @@ class Session:
         ]
         outcomes: dict[int, Outcome] = {}
         began = perf_counter()
+        took: dict[int, float] = {}
 
         async def enter(index: int, call: Dispatch, place: Place) -> None:
             try:
                 outcomes[index] = outcome = await self._entered(call, self._chain)
+                took[index] = perf_counter() - began
                 place.ended(size_of(outcome))
             finally:
                 place.walked()
@@ -156,10 +174,13 @@ class Session:
             for index, call in enumerate(entered):
                 group.start_soon(enter, index, call, batch.place(index))
                 await batch.passed(index)
-        return [self._finished(outcomes[index], call, began) for index, call in enumerate(entered)]
+        budget, chars = self._boundary.batch_budget, sum(size_of(outcome) for outcome in outcomes.values())
+        if budget is not None and chars > budget and self._emit is not None:
+            self._emit(BatchBudgetUnmet(tool=None, call_id=None, turn=turn, budget=budget, chars=chars))
+        return [self._finished(outcomes[index], call, took[index]) for index, call in enumerate(entered)]
 
     async def resume(
-        self, pending: PendingCall | bytes, *, approved: bool, by: str, note: str | None = None
+        self, pending: Pending | PendingCall | bytes, *, approved: bool, by: str, note: str | None = None
     ) -> Outcome:
         """Go on with a call that a rule had asked about; on any replica, behind the rule that asked.
 
@@ -168,18 +189,20 @@ class Session:
         scope, an approval that has expired or was used, an answer that is not exactly True.
 
         Args:
-            pending: the pending call, or its bytes.
+            pending: the outcome that waits, its call, or the bytes of that.
             approved: the person's answer. by: who answered, for the ledger. note: what they said.
 
         Returns:
             The outcome of the call, or `Denied`.
         """
         boundary = self._boundary
+        if isinstance(pending, Pending):
+            pending = pending.call
         sealed = boundary.sealer.open_pending(pending)
         if sealed is None:
             name, call_id = getattr(pending, "tool", None), getattr(pending, "call_id", None)
-            call = Dispatch(_text_or(name, "?"), {}, _text_or(call_id, None), self.scope, self.turn, [], self._emit)
-            return self._declined(call, "approval", "the approval is not the one that was asked for")
+            call = Dispatch(_text_or(name, ""), {}, _text_or(call_id, None), self.scope, self.turn, [], self._emit)
+            return await self._declined(call, "approval", "the approval is not the one that was asked for")
         call = Dispatch(sealed.tool, sealed.arguments, sealed.call_id, self.scope, sealed.turn, [], self._emit)
         problem = objection(sealed, scope=self.scope, rules=boundary.rules.names, now=boundary.clock())
         if problem is None and not (isinstance(by, str) and by.strip()):
@@ -188,30 +211,37 @@ class Session:
             problem = "the note is no text"
         if problem is None:
             problem = await self._claim(sealed)
-        said = legible(f"by {by}: {note}" if note else f"by {by}")
+        said = clip(legible(f"by {by}: {note}" if note else f"by {by}"), _MAX_SAID_CHARS)
         if problem is None and approved is not True:
             problem = f"it was declined {said}"
         if problem is not None:
-            return self._declined(call, sealed.rule, problem)
+            return await self._declined(call, sealed.rule, problem)
         approval = Approval(sealed.rule, sealed.index, f"approved {said}", sealed.tool, sealed.arguments)
         call = msgspec.structs.replace(call, approval=approval)
         began = perf_counter()
         chain = self._guarded.get(sealed.tool, self._chain)
-        return self._finished(await self._entered(call, chain), call, began)
+        outcome = await self._entered(call, chain)
+        return self._finished(outcome, call, perf_counter() - began)
 
     async def _claim(self, sealed: PendingCall) -> str | None:
+        claimed = False
         try:
-            claimed = await self._boundary.approvals.claim(sealed.id)
+            with anyio.fail_after(self._boundary.rule_timeout):
+                claimed = await self._boundary.approvals.claim(sealed.id)
+        except asyncio.CancelledError as error:
+            if not is_stray(error):
+                raise
+            return "the use of the approval could not be recorded"
         except Exception:  # noqa: BLE001 - a claim that cannot be confirmed is none
             _log.exception("the approvals port failed; the call is declined")
             return "the use of the approval could not be recorded"
         return None if claimed is True else "the approval was used already"
 
-    def _declined(self, call: Dispatch, rule: str, problem: str) -> Outcome:
-        reason = f"{clip(call.name, 128)} did not run: {problem}."
+    async def _declined(self, call: Dispatch, rule: str, problem: str) -> Outcome:
+        reason = f"{clip(call.name, 128) or 'The call'} did not run: {problem}."
         file_row(call, rule, "before-tool", "deny", reason)
         denied = Denied(tool=call.name, call_id=call.call_id, text=reason, reason=reason, rule=rule)
-        return self._finished(denied, call, perf_counter())
+        return self._finished(await self._boundary.net(call, denied), call, 0.0)
 
     def wrap(self, function: Callable[_P, Awaitable[Any]]) -> Callable[_P, Coroutine[Any, Any, Outcome]]:
         """Guard one async callable for a hand-written loop.
@@ -226,11 +256,12 @@ class Session:
             ConfigurationError: for what is no named callable, and for a name that a tool of the boundary has.
         """
         tool = as_tool(function, "session.wrap(...)")
-        own = self._boundary.tools.get(tool.name)
-        if own is not None and own.function is not tool.function:  # an approval could not tell the two apart
-            raise ConfigurationError(
-                f"session.wrap(...): the boundary has another tool named {tool.name!r}; give this one @tool(name=...)"
+        known = self._boundary.tools.get(tool.name), self._wrapped.get(tool.name)
+        if any(other is not None and other.function is not tool.function for other in known):
+            raise ConfigurationError(  # an approval could not tell the two apart
+                f"session.wrap(...): there is another tool named {tool.name!r}; give this one @tool(name=...)"
             )
+        self._wrapped[tool.name] = tool
         chain = self._guarded[tool.name] = self._boundary.chain_for({tool.name: tool})
 
         @functools.wraps(function)
@@ -241,7 +272,8 @@ class Session:
             call = Dispatch(tool.name, dict(kwargs), None, self.scope, self.turn, [], self._emit)
             began = perf_counter()
             self._started(call, 1)
-            return self._finished(await self._entered(call, chain), call, began)
+            outcome = await self._entered(call, chain)
+            return self._finished(outcome, call, perf_counter() - began)
 
         return guarded
 
@@ -303,16 +335,15 @@ class Session:
         if type(call.arguments) is not dict:
             arguments = read_arguments(call.arguments)
             if isinstance(arguments, str):
-                return failed(
-                    call, f"The arguments of {clip(call.name, 128)} must be one JSON object: {arguments}. {_AGAIN}"
-                )
+                reason = f"The arguments of {clip(call.name, 128)} must be one JSON object: {arguments}. {_AGAIN}"
+                return await self._boundary.net(call, failed(call, reason))
             call = call.with_arguments(arguments)
         try:
             return await chain(call)
         except Exception as error:  # noqa: BLE001 - in a batch, the other calls must not be lost
             return _broken(call, error)
 
-    def _finished(self, outcome: Outcome, call: Dispatch, began: float) -> Outcome:
+    def _finished(self, outcome: Outcome, call: Dispatch, seconds: float) -> Outcome:
         """Judge the effects, put rows and facts on record, and make the outcome final."""
         if (outcome.effects or outcome.malformed) and outcome.executed and not outcome.error:
             outcome = self._judged(outcome, call)
@@ -333,7 +364,7 @@ class Session:
                     error=outcome.error,
                     executed=outcome.executed,
                     chars=len(outcome.text),
-                    seconds=perf_counter() - began,
+                    seconds=seconds,
                 )
             )
         return outcome

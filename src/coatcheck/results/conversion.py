@@ -189,15 +189,9 @@ def _key(key: object) -> str:
         return str(_long(int(key)))
     if isinstance(key, float):
         key = float(key)
-    if type(key) in _KEYS_AS_MSGSPEC_WRITES_THEM and not _is_no_number(key):
+    if type(key) in _KEYS_AS_MSGSPEC_WRITES_THEM and not (isinstance(key, decimal.Decimal) and key.is_nan()):
         return msgspec.json.encode(_convert(key, 0, False)).decode().strip('"')
     raise _Fault(f"a mapping key of type {_name(key)}, which JSON cannot carry; use text")
-
-
-def _is_no_number(key: object) -> bool:
-    if isinstance(key, decimal.Decimal):
-        return key.is_nan()
-    return isinstance(key, float) and not math.isfinite(key)
 
 
 def _step(name: str) -> str:

@@ -8,6 +8,8 @@ call goes on.
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -20,8 +22,16 @@ from coatcheck.artifacts.meta import MAX_PARENTS, ArtifactMeta
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ref import MAX_KIND_CHARS
 from coatcheck.artifacts.ticket import Ticket, make_ticket, placed_kind
-from coatcheck.dispatch import Dispatch
-from coatcheck.errors import ConfigurationError, IntegrityError, InvalidArtifact, RenderingError, UnknownParent
+from coatcheck.dispatch import Dispatch, is_stray
+from coatcheck.errors import (
+    CoatcheckError,
+    ConfigurationError,
+    IntegrityError,
+    InvalidArtifact,
+    RenderingError,
+    StoreError,
+    UnknownParent,
+)
 from coatcheck.events import ArtifactExpired, ArtifactMinted, ArtifactRefused
 from coatcheck.outcome import Inline, Outcome, Placed, carried, rendered_of, size_of
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
@@ -123,28 +133,35 @@ class PlacementStep(Step):
     Args:
         placement: the thresholds. store: where to.
         tools: the kind that each tool's author declared, or ``None``, by tool name.
+        cap: the limit of the truncation outside, which bounds what an outcome can take of a turn's budget.
     """
 
-    def __init__(self, placement: Placement, store: ArtifactStore, tools: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, placement: Placement, store: ArtifactStore, tools: Mapping[str, str | None], *, cap: int | None = None
+    ) -> None:
         self._placement = placement
         self._store = store
         self._kinds = tools
         self._limits = {tool: placement.limit_for(tool) for tool in tools}
         self._smallest = min((placement.max_inline_chars, *placement.per_tool.values()))
-        self._has_budget = placement.max_batch_chars is not None
-        self.least: int = -1 if self._has_budget else self._smallest
+        self._budget = placement.max_batch_chars
+        self._cap = sys.maxsize if cap is None else cap
+        self.least: int = self._smallest if self._budget is None else -1
         self._timeout = check_duration("Placement.timeout", placement.timeout)
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether this step has anything to do. With a batch budget every call of a batch has to be counted."""
-        return size > self._limits.get(outcome.tool, self._smallest) or (self._has_budget and call.batch is not None)
+        if size > self._limits.get(outcome.tool, self._smallest):
+            return True
+        return self._budget is not None and (call.batch is not None or size > self._budget)
 
     async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
         """Store what is over its own limit, or what the budget of its batch wants stored."""
-        batch = call.batch if self._has_budget else None
+        budget = self._budget
+        batch = call.batch if budget is not None else None
         if not isinstance(outcome, Inline):
             if batch is not None:
-                batch.ended(size_of(outcome))
+                batch.ended(min(size_of(outcome), self._cap))
             return outcome
         limit = self._placement.limit_for(outcome.tool)
         size = size_of(outcome)
@@ -156,17 +173,21 @@ class PlacementStep(Step):
             if not with_leaves or not isinstance(placed, Inline) or not placed.tickets:
                 return placed
             outcome, size = placed, size_of(placed)  # its binary is stored; what is left counts
-        budget = self._placement.max_batch_chars
-        if batch is None or budget is None:
+        if budget is None:
             return outcome
+        size = min(size, self._cap)
         ticket_chars = len(self._draft(outcome, budget, shared=True).to_json())
-        if await batch.must_place(size, ticket_chars):
-            return await self._place(call, outcome, budget, shared=True)
-        return outcome
+        if batch is None:  # a turn of one
+            wanted = size > budget and ticket_chars < size
+        else:
+            wanted = await batch.must_place(size, ticket_chars)
+        return await self._place(call, outcome, budget, shared=True) if wanted else outcome
 
     def _draft(self, outcome: Inline, limit: int, *, shared: bool = False) -> Ticket:
         """The ticket but for its ref, which is as long as every other."""
         rendered = rendered_of(outcome)
+        if rendered.blobs and rendered.media_type == JSON:
+            rendered = render(outcome.value, attach=False)
         return self._ticket(outcome, _ANY_REF, rendered.media_type, len(rendered.data), rendered, limit, shared)
 
     def _ticket(
@@ -178,7 +199,7 @@ class PlacementStep(Step):
             ref=ref,
             kind=self._kind(outcome.tool),
             media_type=media_type,
-            size=rendered.size,
+            size=max(rendered.size, size_of(outcome)),
             bytes=stored,
             limit=limit,
             shared=shared,
@@ -193,7 +214,11 @@ class PlacementStep(Step):
         try:
             with scope:
                 return await self._store_result(outcome, limit, shared, call)
-            problem: Exception = TimeoutError(f"no answer within {self._timeout:g} seconds")
+            problem: BaseException = TimeoutError(f"no answer within {self._timeout:g} seconds")
+        except asyncio.CancelledError as error:
+            if not is_stray(error):
+                raise
+            problem = error
         except Exception as error:  # noqa: BLE001 - whatever the store does, the call goes on
             problem = error
         if call.emit is not None:
@@ -204,27 +229,32 @@ class PlacementStep(Step):
                     turn=call.turn,
                     op="put",
                     reason=_refusal(problem),
-                    detail=f"{type(problem).__name__}: {problem}"[:500],
+                    detail=_detail(problem),
                 )
             )
         return _unplaced(outcome)
 
     async def _store_result(self, outcome: Inline, limit: int, shared: bool, call: Dispatch) -> Outcome:
         rendered = rendered_of(outcome)
+        evicted: set[str] = set()
         leaves: tuple[Ticket, ...] = ()
         if _may_hold_leaves(outcome, rendered):
-            rest, leaves = await self._store_leaves(outcome, limit, call)
+            rest, leaves = await self._store_leaves(outcome, limit, call, evicted)
             if leaves or rendered.blobs:
                 rendered = render(rest, attach=False)
-            if leaves and not shared and rendered.size <= limit:
+            _refuse_lost(leaves, evicted)
+            if leaves and not shared and rendered.size <= min(limit, self._cap):
                 return msgspec.structs.replace(outcome, text=rendered, tickets=leaves, content=())
         kind = self._kind(outcome.tool)
         parents = tuple(dict.fromkeys(ticket.ref for ticket in leaves))[:MAX_PARENTS]
-        meta = await self._put(outcome, rendered.data, kind, rendered.media_type, parents, call)
+        meta = await self._put(outcome, rendered.data, kind, rendered.media_type, parents, call, evicted)
+        _refuse_lost(leaves, evicted)
         ticket = self._ticket(outcome, meta.ref, meta.media_type, meta.bytes, rendered, limit, shared)
         return carried(outcome, Placed, text=ticket.to_json(), ticket=ticket, tickets=(ticket, *leaves))
 
-    async def _store_leaves(self, outcome: Inline, limit: int, call: Dispatch) -> tuple[Any, tuple[Ticket, ...]]:
+    async def _store_leaves(
+        self, outcome: Inline, limit: int, call: Dispatch, evicted: set[str]
+    ) -> tuple[Any, tuple[Ticket, ...]]:
         """Store every piece of binary in the value on its own; the value with tickets in their places."""
         found: list[Blob] = []
 
@@ -240,7 +270,7 @@ class PlacementStep(Step):
         tickets: list[Ticket] = []
         for blob in large:
             kind = f"file/{blob.media_type.partition('/')[2]}"[:MAX_KIND_CHARS]
-            meta = await self._put(outcome, blob.data, kind, blob.media_type, (), call)
+            meta = await self._put(outcome, blob.data, kind, blob.media_type, (), call, evicted)
             tickets.append(
                 make_ticket(
                     tool=outcome.tool,
@@ -263,7 +293,14 @@ class PlacementStep(Step):
         return replace_blobs(value, put_ticket), tuple(tickets)
 
     async def _put(
-        self, outcome: Inline, data: bytes, kind: str, media_type: str, parents: tuple[str, ...], call: Dispatch
+        self,
+        outcome: Inline,
+        data: bytes,
+        kind: str,
+        media_type: str,
+        parents: tuple[str, ...],
+        call: Dispatch,
+        evicted: set[str],
     ) -> ArtifactMeta:
         origin = {"tool": outcome.tool}
         if outcome.call_id is not None:
@@ -277,6 +314,7 @@ class PlacementStep(Step):
             origin=origin,
             parents=parents,
         )
+        evicted.update(swept.ref for swept in result.swept)
         if call.emit is not None:
             about: dict[str, Any] = {"tool": outcome.tool, "call_id": outcome.call_id, "turn": call.turn}
             for swept in result.swept:
@@ -309,12 +347,27 @@ def _may_hold_leaves(outcome: Inline, rendered: Rendered) -> bool:
     return may_hold_binary(outcome.value, rendered.data)
 
 
+def _refuse_lost(leaves: Sequence[Ticket], evicted: set[str]) -> None:
+    """No ticket is handed out for a part that a later part of the same result has pushed out of the store."""
+    if any(ticket.ref in evicted for ticket in leaves):
+        raise StoreError(
+            "the budget of one scope does not hold all parts of this one result; raise max_bytes or max_count"
+        )
+
+
 def _storable(call_id: str) -> str:
     """A provider's id as meta takes it: bounded, and valid Unicode."""
     return call_id[:_MAX_ORIGIN_CHARS].encode(errors="replace").decode()
 
 
-def _refusal(problem: Exception) -> str:
+def _detail(problem: BaseException) -> str:
+    """The cause for an event: in its own words only where they are ours, because a stranger's may hold the payload."""
+    if isinstance(problem, (CoatcheckError, TimeoutError)):
+        return f"{type(problem).__name__}: {problem}"[:500]
+    return type(problem).__name__
+
+
+def _refusal(problem: BaseException) -> str:
     match problem:
         case InvalidArtifact() | RenderingError():
             return "invalid-input"
