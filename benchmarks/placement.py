@@ -1,4 +1,4 @@
-"""What does it cost to place a large result: how long, how much memory, and for how long does the event loop stand still?
+"""What does it cost to place a large result: how long, how much memory, and how long does the event loop stand still?
 
 A tool returns a dict of 1 MB, then of 10 MB, and the chain stores it and hands out the ticket. Time is measured beside
 one `json.dumps` of the same value, in turns. Memory and the event loop are looked at in passes of their own, because
@@ -184,8 +184,8 @@ def main() -> None:
         ["what", "wall ms", "CPU ms", "json.dumps ms", "wall ratio", "at most", "CPU ratio", "peak MB", "blocked ms"],
         anyio.run(run, args),
         args,
-        note=f"Medians of {', '.join(f'{n} turns ({size} MB)' for size, n in args.sizes.items())}. The ratios are to one "
-        "json.dumps of the same value, turn by turn.\nPeak: memory above what was there before the call. "
+        note=f"Medians of {', '.join(f'{n} turns ({size} MB)' for size, n in args.sizes.items())}; the ratios are to "
+        "one json.dumps of the same value, turn by turn.\nPeak: memory above what was there before the call. "
         "Blocked: the longest that the event loop stood still.",
     )
 

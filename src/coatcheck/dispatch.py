@@ -14,7 +14,7 @@ from coatcheck.decision import Decision
 from coatcheck.events import Event
 from coatcheck.scope import Scope
 
-__all__ = ["Approval", "BatchPlace", "Dispatch", "is_stray"]
+__all__ = ["Approval", "BatchPlace", "Dispatch", "Limit", "is_stray"]
 
 
 class Approval(msgspec.Struct, frozen=True):
@@ -30,10 +30,19 @@ class Approval(msgspec.Struct, frozen=True):
     arguments: dict[str, Any]
 
 
+class Limit:
+    """How many executions may run at once, and how many of them will not end because their thread hangs."""
+
+    def __init__(self, size: int) -> None:
+        self.size: int = size
+        self.stuck: int = 0
+        self.free: anyio.Semaphore = anyio.Semaphore(size, fast_acquire=True)
+
+
 class BatchPlace(Protocol):
     """One call's place among the calls of its turn."""
 
-    slots: anyio.Semaphore
+    slots: Limit
     """How many tools of the turn run at once: taken for the execution alone."""
 
     def walked(self) -> None:
@@ -42,12 +51,14 @@ class BatchPlace(Protocol):
     def ended(self, chars: int) -> None:
         """Say that this call takes ``chars`` characters and cannot be placed any more; only the first word counts."""
 
-    async def must_place(self, chars: int, ticket_chars: int) -> bool:
+    async def must_place(self, chars: int, ticket_chars: int, patience: float) -> bool:
         """Say how large this call's text is, wait for all others, and be told whether the budget wants it placed.
 
         Args:
             chars: what the model would read now.
             ticket_chars: the length of its ticket.
+            patience: how many seconds to wait; then the answer is yes where the ticket is shorter, because whoever
+                is waited for may be waiting for something that this call holds.
         """
 
 

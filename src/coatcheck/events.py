@@ -176,7 +176,7 @@ class ArtifactRefused(Event, frozen=True, kw_only=True):
         op: the verb: ``put``, ``head``, ``get``, ``delete`` or ``list``.
         reason: ``invalid-input``, ``unknown-parent``, ``missing-or-expired``, ``digest-mismatch``,
             ``no-store`` or ``store-failed``.
-        detail: the cause, in the store's words; never a payload or a scope.
+        detail: the cause, in the store's words, which never hold a payload or a scope (`ArtifactStore` promises it).
     """
 
     op: str

@@ -480,10 +480,12 @@ async def test_two_batches_at_once_do_not_wait_for_each_other() -> None:
     assert [placed(outcomes) for outcomes in done] == [[0, 1]] * 4
 
 
-async def test_a_single_call_has_no_batch_budget() -> None:
-    session, events = budgeted(10)
-    assert (await session.call("work", {"size": 500})).text == "x" * 500
-    assert not [event for event in events if isinstance(event, cc.BatchBudgetUnmet)]
+async def test_a_single_call_is_a_turn_of_one_and_has_the_same_budget() -> None:
+    session, _ = budgeted(1500)
+    assert isinstance(await session.call("work", {"size": 1500}), cc.Inline)
+    assert isinstance(await session.call("work", {"size": 1501}), cc.Placed)
+    session, _ = budgeted(10)
+    assert (await session.call("work", {"size": 300})).text == "x" * 300, "its ticket would be longer"
 
 
 async def test_what_was_placed_for_the_budget_says_so_and_is_redeemed_whole() -> None:

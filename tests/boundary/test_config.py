@@ -108,7 +108,7 @@ def test_every_key_reaches_the_boundary(tmp_path: Path, host: Any) -> None:
     assert boundary.truncation == cc.Truncation(20_000)
     assert boundary.approvals is host.approvals
     assert boundary.sealer.portable
-    assert boundary._rule_timeout == 900
+    assert boundary.rule_timeout == 900
     assert boundary._approval_ttl == timedelta(days=7)
     assert boundary._shared is not None
     assert boundary._ledger_values is True
@@ -129,7 +129,7 @@ def test_an_empty_file_is_a_boundary_with_nothing_on(tmp_path: Path) -> None:
     boundary = load(tmp_path, "")
     assert (boundary.chain, dict(boundary.tools), boundary.store) == ((), {}, None)
     plain = cc.Boundary()
-    assert (boundary._rule_timeout, boundary._approval_ttl) == (plain._rule_timeout, plain._approval_ttl)
+    assert (boundary.rule_timeout, boundary._approval_ttl) == (plain.rule_timeout, plain._approval_ttl)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_the_path_may_be_text_or_a_path(tmp_path: Path, as_text: bool) -> None:
     [("90", 90), ("1.5", 1.5), ('"90"', 90), ('"30s"', 30), ('"15m"', 900), ('"12h"', 43_200), ('"7d"', 604_800)],
 )
 def test_a_duration_is_seconds_or_text_with_a_unit(tmp_path: Path, text: str, seconds: float) -> None:
-    assert load(tmp_path, f"rule_timeout = {text}")._rule_timeout == seconds
+    assert load(tmp_path, f"rule_timeout = {text}").rule_timeout == seconds
     assert load(tmp_path, f"approval_ttl = {text}")._approval_ttl == timedelta(seconds=seconds)
     placed = load(tmp_path, f'store = "memory:"\n[placement]\nmax_inline_chars = 9\ntimeout = {text}')
     assert placed.placement is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import anyio
 
+from coatcheck.dispatch import Limit
 from coatcheck.steps.placement import plan_batch
 
 __all__ = ["MAX_RUNNING", "Batch"]
@@ -26,7 +27,7 @@ class Batch:
     """
 
     def __init__(self, count: int, budget: int | None) -> None:
-        self.slots: anyio.Semaphore = anyio.Semaphore(MAX_RUNNING, fast_acquire=True)
+        self.slots: Limit = Limit(MAX_RUNNING)
         self._walked = [anyio.Event() for _ in range(count)]
         self._sizes: list[tuple[int, int | None] | None] = [None] * count
         self._unknown = count
@@ -48,11 +49,10 @@ class Batch:
 
     def report(self, index: int, chars: int, ticket_chars: int | None) -> None:
         """Note the size of one call's result; the last one to report makes the plan."""
-        if self._sizes[index] is not None:
-            return
-        self._sizes[index] = (chars, ticket_chars)
-        self._unknown -= 1
-        if self._unknown or self._budget is None:
+        if self._sizes[index] is None:
+            self._unknown -= 1
+        self._sizes[index] = (chars, ticket_chars)  # a middleware that calls again has another result
+        if self._unknown or self._budget is None or self._planned.is_set():
             return
         plan = plan_batch([size for size in self._sizes if size is not None], self._budget)
         self._placed = plan.placed
@@ -71,7 +71,7 @@ class Place:
 
     def __init__(self, batch: Batch, index: int) -> None:
         self._batch = batch
-        self.slots: anyio.Semaphore = batch.slots
+        self.slots: Limit = batch.slots
         self._index = index
 
     def walked(self) -> None:
@@ -82,8 +82,10 @@ class Place:
         """This call takes ``chars`` characters and cannot be placed any more."""
         self._batch.report(self._index, chars, None)
 
-    async def must_place(self, chars: int, ticket_chars: int) -> bool:
+    async def must_place(self, chars: int, ticket_chars: int, patience: float) -> bool:
         """Report, wait for all others, and be told whether the budget wants this result placed."""
         self._batch.walked(self._index)  # also where a middleware answered and no tool ran: others must get in
         self._batch.report(self._index, chars, ticket_chars)
-        return await self._batch.is_placed(self._index)
+        with anyio.move_on_after(patience):
+            return await self._batch.is_placed(self._index)
+        return ticket_chars < chars

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from os import PathLike
 from types import TracebackType
 from typing import Any
+from weakref import WeakKeyDictionary
 
-import anyio
 import msgspec
 
 from coatcheck.artifacts.open import open_store
@@ -23,7 +23,7 @@ from coatcheck.boundary.execution import Execution, RunningThreads
 from coatcheck.boundary.session import Session
 from coatcheck.boundary.tool import Tool, as_tool
 from coatcheck.decision import Decision, Fingerprint
-from coatcheck.dispatch import Dispatch
+from coatcheck.dispatch import Dispatch, Limit
 from coatcheck.errors import ConfigurationError
 from coatcheck.events import Event
 from coatcheck.outcome import Outcome, Pending, size_of
@@ -111,10 +111,11 @@ class Boundary:
         self._approval_ttl = _checked_ttl(approval_ttl)
         self._ledger_values = ledger_values
         self._threads = RunningThreads()
+        self._limits: WeakKeyDictionary[Tool[..., Any], Limit] = WeakKeyDictionary()
         self._shared = None
         if concurrency is not None:
             limit = check_whole("Boundary(concurrency=...)", concurrency)
-            self._shared = anyio.Semaphore(limit, fast_acquire=True)
+            self._shared = Limit(limit)
         self._check_together(on_event)
         self.batch_budget: int | None = None if placement is None else placement.max_batch_chars
         self._lifespan: AsyncExitStack | None = None
@@ -173,7 +174,7 @@ class Boundary:
         if ceilings:
             steps["ceiling"] = CeilingStep(ceilings)
         placed = place(steps, self._middleware)
-        execution = Execution(tools, self._shared, self._threads, places=self.placement is not None)
+        execution = Execution(tools, self._shared, self._threads, self._limits, places=self.placement is not None)
         return tuple(name for name, _ in placed), compose(placed, execution.run)
 
     def _make_pending(self, call: Dispatch, hook_name: str, index: int, question: str, detail: Any) -> Pending:

@@ -13,7 +13,8 @@ import functools
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -23,7 +24,7 @@ import anyio.to_thread
 import msgspec
 
 from coatcheck.boundary.tool import Tool
-from coatcheck.dispatch import Dispatch, is_stray
+from coatcheck.dispatch import Dispatch, Limit, is_stray
 from coatcheck.errors import RenderingError
 from coatcheck.events import AbsenceDeclared, CoverageDeclared, ForeignEnvelope, NearMiss
 from coatcheck.outcome import Inline, Outcome, failed
@@ -48,12 +49,15 @@ from coatcheck.results.reading import (
     read_result_encoded,
 )
 from coatcheck.results.rendering import JSON, Rendered, render
+from coatcheck.results.shapes import clip
 from coatcheck.results.status import Status
 
 __all__ = ["Execution", "RunningThreads"]
 
 _log = logging.getLogger("coatcheck")
 _MAX_THREADS = 40
+_LOOK_AGAIN = 1.0  # seconds; then whoever waits for a slot asks again whether it can ever be had
+_held_around: ContextVar[Limit | None] = ContextVar("coatcheck.held_around", default=None)
 _AGAIN = "Nothing was run; call it again, corrected."
 
 
@@ -67,7 +71,7 @@ class RunningThreads:
     """
 
     def __init__(self) -> None:
-        self.free: anyio.Semaphore = anyio.Semaphore(_MAX_THREADS, fast_acquire=True)
+        self.free: Limit = Limit(_MAX_THREADS)
         self._unlimited = anyio.CapacityLimiter(math.inf)
         self._abandoned: dict[_Thread, str] = {}
 
@@ -93,6 +97,7 @@ class RunningThreads:
                 give_back()
             else:
                 self._abandoned[thread] = name
+                slots.are_stuck()
 
 
 class _Thread:
@@ -114,6 +119,8 @@ class _Thread:
             self._running = True
         try:
             return (self._function(),)
+        except SystemExit as error:  # from a command line inside a tool: it must not end the server
+            raise RuntimeError(f"the tool wanted to end the process with exit code {error.code}") from error
         finally:
             with self._lock:
                 self._running = False
@@ -132,27 +139,30 @@ class _Thread:
 class Slots:
     """The slots that one execution holds; released once, here or by the thread that outlives it."""
 
-    __slots__ = ("_handed_over", "_held", "_wanted")
+    __slots__ = ("_handed_over", "_held", "_stuck", "_wanted")
 
-    def __init__(self, wanted: tuple[anyio.Semaphore, ...]) -> None:
+    def __init__(self, wanted: Sequence[Limit]) -> None:
         self._wanted = wanted
-        self._held: list[anyio.Semaphore] = []
+        self._held: list[Limit] = []
         self._handed_over = False
+        self._stuck = False
 
-    @property
-    def complete(self) -> bool:
-        """Whether all of them are held."""
-        return len(self._held) == len(self._wanted)
-
-    async def acquire(self) -> None:
-        """Wait for all of them; hold none where that is cancelled."""
+    async def acquire(self) -> bool:
+        """Wait for all of them. False where one can never be had, because threads that hang hold all there are."""
         try:
-            for semaphore in self._wanted:
-                await semaphore.acquire()
-                self._held.append(semaphore)
+            for limit in self._wanted:
+                while limit.stuck < limit.size:
+                    with anyio.move_on_after(_LOOK_AGAIN):
+                        await limit.free.acquire()
+                        self._held.append(limit)
+                        break
+                else:
+                    self.release()
+                    return False
         except BaseException:
             self.release()
             raise
+        return True
 
     def leave(self) -> None:
         """Give back what is held, unless a thread does."""
@@ -163,25 +173,33 @@ class Slots:
         """From now on the thread gives the slots back."""
         self._handed_over = True
 
+    def are_stuck(self) -> None:
+        """The thread that holds them was given up: nobody knows when they come back."""
+        self._stuck = True
+        for limit in self._held:
+            limit.stuck += 1
+
     def release(self) -> None:
         """Give back what is held."""
         while self._held:
-            self._held.pop().release()
+            limit = self._held.pop()
+            limit.stuck -= self._stuck
+            limit.free.release()
 
 
 class _Runner:
     """One tool of one boundary, with everything about it looked at once."""
 
     def __init__(
-        self, tool: Tool[..., Any], shared: anyio.Semaphore | None, threads: RunningThreads, *, places: bool
+        self, tool: Tool[..., Any], own: Limit | None, shared: Limit | None, threads: RunningThreads, *, places: bool
     ) -> None:
         self.tool = tool
         self.name = tool.name
         self.function = tool.function
         self._foreign = tool.foreign
-        own = () if tool.concurrency is None else (anyio.Semaphore(tool.concurrency, fast_acquire=True),)
-        thread = () if tool.is_async else (threads.free,)
-        self._wanted = own + (() if shared is None else (shared,)) + thread
+        wanted = (own, shared, None if tool.is_async else threads.free)
+        self._wanted = tuple(limit for limit in wanted if limit is not None)
+        self._shared = shared
         self._threads = threads
         self.places = places
         self._ceiling = math.inf if tool.ceiling is None else tool.ceiling.max_chars
@@ -191,17 +209,20 @@ class _Runner:
     async def bounded(self, arguments: dict[str, Any], call: Dispatch) -> Any:
         tool = self.tool
         wanted = self._wanted if call.batch is None else (*self._wanted, call.batch.slots)
+        if (
+            self._shared is not None and self._shared is _held_around.get()
+        ):  # a tool that calls a tool: one slot is enough
+            wanted = tuple(limit for limit in wanted if limit is not self._shared)
         slots = Slots(wanted)
-        while not slots.complete:  # waiting in line is not the tool's time, but a thread that hangs may never leave it
-            with anyio.move_on_after(tool.timeout):
-                await slots.acquire()
-            if not slots.complete and self._threads.abandoned:
-                late = f"{tool.name} did not run: threads of earlier calls hang, and hold every slot. Try again later."
-                raise _TimedOut(late, executed=False)
+        if not await slots.acquire():  # waiting in line is not the tool's time
+            hang = f"{tool.name} did not run: threads of earlier calls hang, and hold every slot. Try again later."
+            raise _TimedOut(hang, executed=False)
+        token = _held_around.set(self._shared or _held_around.get())
         try:
             with anyio.move_on_after(tool.timeout):
                 return await self._execute(arguments, slots)
         finally:
+            _held_around.reset(token)
             slots.leave()
         lingers = "" if tool.is_async else " Its thread is still running and cannot be stopped."
         given_up = f"{tool.name} did not finish within {tool.timeout:g} seconds and was given up.{lingers}"
@@ -214,7 +235,7 @@ class _Runner:
 
     def teach_arguments(self, error: msgspec.ValidationError) -> str:
         names = ", ".join(self.tool.parameters.get("properties", {})) or "none"
-        return f"The arguments of {self.name} are wrong: {error}. It takes: {names}. {_AGAIN}"
+        return f"The arguments of {self.name} are wrong: {clip(str(error), 500)}. It takes: {names}. {_AGAIN}"
 
     def read(self, call: Dispatch, value: Any) -> Outcome:
         """What the tool returned, as an outcome: envelope, then coverage, then rendering.
@@ -288,18 +309,25 @@ class Execution:
         tools: by name.
         shared: the boundary's own concurrency limit, or ``None``.
         threads: where sync tools run.
+        limits: the tools' own concurrency limits, shared by all chains of one boundary.
         places: whether a placement stands outside, which binary too large to attach is left to.
     """
 
     def __init__(
         self,
         tools: Mapping[str, Tool[..., Any]],
-        shared: anyio.Semaphore | None,
+        shared: Limit | None,
         threads: RunningThreads,
+        limits: MutableMapping[Tool[..., Any], Limit],
         *,
         places: bool,
     ) -> None:
-        self._runners = {name: _Runner(tool, shared, threads, places=places) for name, tool in tools.items()}
+        self._runners: dict[str, _Runner] = {}
+        for name, tool in tools.items():
+            own = None
+            if tool.concurrency is not None:
+                own = limits.setdefault(tool, Limit(tool.concurrency))
+            self._runners[name] = _Runner(tool, own, shared, threads, places=places)
 
     async def run(self, call: Dispatch) -> Outcome:
         """Run the tool that ``call`` names, and read what it returns."""
@@ -340,11 +368,14 @@ class Execution:
             if rendered.blobs or (rendered.size > MAX_ATTACHED_BYTES and not runner.places):
                 return runner.inline(call, value, rendered)
         except RenderingError as error:
-            return failed(
-                call,
-                f"{runner.name} returned a value that cannot be delivered: {error}. Nothing was returned or stored.",
-                executed=True,
+            reason = (
+                f"{runner.name} returned a value that cannot be delivered: {error}. Nothing was returned or stored."
             )
+            return failed(call, reason, executed=True)
+        except Exception:  # noqa: BLE001 - a value may run code of its own when it is looked at
+            _log.exception("the result of the tool %s cannot even be looked at", runner.name)
+            reason = f"{runner.name} returned a value that cannot be read. Nothing was returned or stored."
+            return failed(call, reason, executed=True)
         # The slot of `text` holds the rendering until somebody reads it: see outcome.py.
         return Inline(tool=call.name, call_id=call.call_id, text=rendered, executed=True, value=value)  # type: ignore[arg-type]
 

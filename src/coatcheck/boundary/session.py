@@ -18,7 +18,7 @@ from coatcheck.artifacts.meta import Artifact
 from coatcheck.boundary.approval import objection
 from coatcheck.boundary.batch import Batch, Place
 from coatcheck.boundary.chain import Entrance
-from coatcheck.boundary.tool import Tool, as_tool
+from coatcheck.boundary.tool import MAX_NAME_CHARS, Tool, as_tool
 from coatcheck.call import ToolCall, read_arguments
 from coatcheck.decision import Decision
 from coatcheck.dispatch import Approval, Dispatch, is_stray
@@ -54,7 +54,8 @@ _log = logging.getLogger("coatcheck")
 MAX_LEDGER_ROWS = 1_000
 """How many rows a session keeps for a host that does not drain them; the oldest leave first."""
 
-_MAX_DECLARED = 10_000
+_MAX_DECLARED = 1_000
+_MAX_NOTES = 8
 _MAX_SAID_CHARS = 400
 _AGAIN = "Nothing was run; call it again, corrected."
 _INCOMPLETE = "The call did not complete; it may have run."
@@ -100,21 +101,27 @@ class Session:
     # --- calls ---
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any] | str | bytes = {}, *, call_id: str | None = None
+        self, name: str, arguments: Mapping[str, Any] | str | bytes | None = None, *, call_id: str | None = None
     ) -> Outcome:
         """Take one tool call through the chain.
 
         Args:
             name: the tool, as the model spoke it.
-            arguments: a dict, or the JSON text that the model spoke.
+            arguments: a dict, or the JSON text that the model spoke; ``None`` for none.
             call_id: the provider's id; it is carried, never interpreted.
 
         Returns:
             The outcome. Whatever goes wrong with the call is an outcome too; only cancellation is raised.
         """
         self.turn = turn = self.turn + 1
-        if not (name.isascii() and (call_id is None or call_id.isascii())):
-            name, call_id = legible(name), call_id and legible(call_id)
+        try:
+            plain = len(name) <= MAX_NAME_CHARS and name.isascii() and (call_id is None or call_id.isascii())
+        except (AttributeError, TypeError):  # a provider sends numbers
+            plain = False
+        if not plain:
+            name, call_id = _as_name(name), _as_id(call_id)
+        if arguments is None:
+            arguments = {}
         rows: list[Decision] = []
         emit, chain = self._emit, self._chain
         call = Dispatch(name, arguments, call_id, self.scope, turn, rows, emit)  # type: ignore[arg-type]  # read next
@@ -125,6 +132,10 @@ class Session:
             return self._finished(outcome, call, perf_counter() - began)
         try:  # as `_entered`, and one coroutine less
             outcome = await chain(call)
+        except asyncio.CancelledError as error:
+            if not is_stray(error):
+                raise
+            outcome = _broken(call, error)
         except Exception as error:  # noqa: BLE001
             outcome = _broken(call, error)
         if outcome.effects or outcome.malformed or outcome.declared:
@@ -145,9 +156,9 @@ class Session:
         batch = Batch(len(calls), self._boundary.batch_budget)
         entered = [
             Dispatch(
-                legible(call.name),
+                _as_name(call.name),
                 call.arguments,
-                call.call_id and legible(call.call_id),
+                _as_id(call.call_id),
                 self.scope,
                 turn,
                 [],
@@ -332,14 +343,18 @@ class Session:
 
     async def _entered(self, call: Dispatch, chain: Entrance) -> Outcome:
         """The outcome of the chain; whatever a host's own code raises in it is a failure of this one call."""
-        if type(call.arguments) is not dict:
-            arguments = read_arguments(call.arguments)
-            if isinstance(arguments, str):
-                reason = f"The arguments of {clip(call.name, 128)} must be one JSON object: {arguments}. {_AGAIN}"
-                return await self._boundary.net(call, failed(call, reason))
-            call = call.with_arguments(arguments)
         try:
+            if type(call.arguments) is not dict:
+                arguments = read_arguments(call.arguments)
+                if isinstance(arguments, str):
+                    reason = f"The arguments of {clip(call.name, 128)} must be one JSON object: {arguments}. {_AGAIN}"
+                    return await self._boundary.net(call, failed(call, reason))
+                call = call.with_arguments(arguments)
             return await chain(call)
+        except asyncio.CancelledError as error:
+            if not is_stray(error):
+                raise
+            return _broken(call, error)
         except Exception as error:  # noqa: BLE001 - in a batch, the other calls must not be lost
             return _broken(call, error)
 
@@ -388,6 +403,8 @@ class Session:
                 )
             if judgement.outcome == "refused":
                 notes.append(note_for(judgement))
+        if len(notes) > _MAX_NOTES:
+            notes[_MAX_NOTES:] = [f"[{len(notes) - _MAX_NOTES} more effects were refused in the same way.]"]
         return _with_notes(outcome, tuple(notes)) if notes else outcome
 
 
@@ -396,9 +413,18 @@ def _text_or(found: object, otherwise: _T) -> str | _T:
     return legible(found) if isinstance(found, str) else otherwise
 
 
-def _broken(call: Dispatch, error: Exception) -> Outcome:
+def _as_name(name: object) -> str:
+    """What a model spoke as a tool's name, as text that can stand on a ledger; no tool has a longer one."""
+    return clip(legible(name if isinstance(name, str) else str(name)), MAX_NAME_CHARS)
+
+
+def _as_id(call_id: object) -> str | None:
+    return None if call_id is None else legible(call_id if isinstance(call_id, str) else str(call_id))
+
+
+def _broken(call: Dispatch, error: BaseException) -> Outcome:
     """The host's own code raised in the chain: the model learns that much, the log the rest."""
-    _log.error("the host's own code raised while the tool %s was called", call.name, exc_info=error)
+    _log.error("the host's own code raised while the tool %s was called", clip(call.name, 128), exc_info=error)
     return failed(call, f"An internal step of this host failed while {clip(call.name, 128)} was called. {_INCOMPLETE}")
 
 

@@ -82,7 +82,7 @@ class Tool(Generic[P, R]):
         self.takes_arguments: bool = bool(self._names)
         self._leaves_out = msgspec.UNSET in self.arguments_type.__struct_defaults__
         self._has_mappings = _has_mappings(self.parameters)
-        self.takes_in_order: bool = not (self._takes_any or self._leaves_out or _has_keyword_only(function))
+        self.takes_in_order: bool = not (self._takes_any or self._leaves_out or _differs(function))
         functools.update_wrapper(self, function, updated=())  # its attributes are no declarations
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -155,7 +155,7 @@ def tool(
         ceiling: the largest result that the author is willing to return.
         kind: the kind under which a placed result is stored, for tools that want it.
         timeout: how long one execution may take, in seconds or as a `timedelta`.
-        concurrency: how many executions may run at once in one process.
+        concurrency: how many executions may run at once on one boundary.
         foreign: True for a tool that merely relays what somebody else wrote: no envelope in its result is
             recognised, so it delivers no effects and no status (law: `design.md` section 3, parting 10).
 
@@ -229,7 +229,7 @@ def _arguments_type(name: str, function: Callable[..., Any]) -> tuple[type[msgsp
         signature = inspect.signature(function)
         target = _unbound(function)
         target = target if inspect.isroutine(target) or inspect.isclass(target) else type(target).__call__
-        hints = typing.get_type_hints(inspect.unwrap(target), include_extras=True)
+        hints = _hints(inspect.unwrap(target))
     except (TypeError, ValueError, NameError) as error:
         raise ConfigurationError(f"tool {name}: its signature cannot be read ({error})") from error
     fields: list[Any] = []
@@ -243,6 +243,8 @@ def _arguments_type(name: str, function: Callable[..., Any]) -> tuple[type[msgsp
                 f"tool {name}: the parameter {parameter.name!r} is positional only; a model names its arguments"
             )
         hint = hints.get(parameter.name, Any)
+        if parameter.default is None:
+            hint = hint | None
         if parameter.default is inspect.Parameter.empty:
             fields.append((parameter.name, hint))
         elif type(parameter.default) in (bool, int, float, str, type(None)):
@@ -257,12 +259,22 @@ def _arguments_type(name: str, function: Callable[..., Any]) -> tuple[type[msgsp
     return struct, takes_any
 
 
+def _hints(function: Any) -> dict[str, Any]:
+    """The types of the parameters; that of what is returned is nobody's business here, and may not resolve."""
+    annotations = {name: hint for name, hint in inspect.get_annotations(function).items() if name != "return"}
+    shim = type("Parameters", (), {"__annotations__": annotations, "__module__": getattr(function, "__module__", "")})
+    return typing.get_type_hints(shim, globalns=getattr(function, "__globals__", None), include_extras=True)
+
+
 def _has_mappings(schema: dict[str, Any]) -> bool:
     """Whether any parameter may be a mapping: where in doubt, yes."""
     return b'"object"' in msgspec.json.encode((schema["properties"], schema.get("$defs")))
 
 
-def _has_keyword_only(function: Callable[..., Any]) -> bool:
+def _differs(function: Callable[..., Any]) -> bool:
+    """Whether the function may take its arguments in another order than its signature says, or by name alone."""
+    if hasattr(function, "__wrapped__") or hasattr(function, "__signature__"):
+        return True
     return any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in inspect.signature(function).parameters.values())
 
 

@@ -24,7 +24,6 @@ from coatcheck.artifacts.ref import MAX_KIND_CHARS
 from coatcheck.artifacts.ticket import Ticket, make_ticket, placed_kind
 from coatcheck.dispatch import Dispatch, is_stray
 from coatcheck.errors import (
-    CoatcheckError,
     ConfigurationError,
     IntegrityError,
     InvalidArtifact,
@@ -160,17 +159,12 @@ class PlacementStep(Step):
         budget = self._budget
         batch = call.batch if budget is not None else None
         if not isinstance(outcome, Inline):
-            if batch is not None:
-                batch.ended(min(size_of(outcome), self._cap))
             return outcome
         limit = self._placement.limit_for(outcome.tool)
         size = size_of(outcome)
         if size > limit:
-            with_leaves = batch is not None and _may_hold_leaves(outcome, rendered_of(outcome))
-            if batch is not None and not with_leaves:
-                batch.ended(len(self._draft(outcome, limit).to_json()))
             placed = await self._place(call, outcome, limit, shared=False)
-            if not with_leaves or not isinstance(placed, Inline) or not placed.tickets:
+            if batch is None or not isinstance(placed, Inline) or not placed.tickets:
                 return placed
             outcome, size = placed, size_of(placed)  # its binary is stored; what is left counts
         if budget is None:
@@ -180,7 +174,7 @@ class PlacementStep(Step):
         if batch is None:  # a turn of one
             wanted = size > budget and ticket_chars < size
         else:
-            wanted = await batch.must_place(size, ticket_chars)
+            wanted = await batch.must_place(size, ticket_chars, self._timeout)
         return await self._place(call, outcome, budget, shared=True) if wanted else outcome
 
     def _draft(self, outcome: Inline, limit: int, *, shared: bool = False) -> Ticket:
@@ -229,7 +223,7 @@ class PlacementStep(Step):
                     turn=call.turn,
                     op="put",
                     reason=_refusal(problem),
-                    detail=_detail(problem),
+                    detail=f"{type(problem).__name__}: {problem}"[:500],
                 )
             )
         return _unplaced(outcome)
@@ -358,13 +352,6 @@ def _refuse_lost(leaves: Sequence[Ticket], evicted: set[str]) -> None:
 def _storable(call_id: str) -> str:
     """A provider's id as meta takes it: bounded, and valid Unicode."""
     return call_id[:_MAX_ORIGIN_CHARS].encode(errors="replace").decode()
-
-
-def _detail(problem: BaseException) -> str:
-    """The cause for an event: in its own words only where they are ours, because a stranger's may hold the payload."""
-    if isinstance(problem, (CoatcheckError, TimeoutError)):
-        return f"{type(problem).__name__}: {problem}"[:500]
-    return type(problem).__name__
 
 
 def _refusal(problem: BaseException) -> str:

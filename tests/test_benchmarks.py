@@ -1,0 +1,81 @@
+"""Every benchmark runs, checks its own outcomes, and writes what its table shows. What it measures is not judged."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+QUICKLY = {
+    "dispatch": ["--quick"],
+    "import_time": ["--rounds", "1"],
+    "placement": ["--quick"],
+}
+
+
+def run(name: str, folder: Path) -> tuple[str, dict[str, Any]]:
+    """What a benchmark prints, and the document that it writes."""
+    written = folder / "results" / f"{name}.json"
+    done = subprocess.run(
+        [sys.executable, BENCHMARKS / f"{name}.py", *QUICKLY[name], "--json", written],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(written.read_bytes())
+    return done.stdout, document
+
+
+def test_every_benchmark_is_run_here() -> None:
+    assert {path.stem for path in BENCHMARKS.glob("[!_]*.py")} == QUICKLY.keys()
+
+
+@pytest.mark.parametrize("name", QUICKLY)
+def test_a_benchmark_writes_what_its_table_shows(name: str, tmp_path: Path) -> None:
+    table, document = run(name, tmp_path)
+    lines = table.splitlines()
+    assert lines[0].startswith(document["title"])
+    columns = list(document["rows"][0])
+    assert all(list(row) == columns for row in document["rows"])
+    heading = lines.index("", 1) + 1
+    assert lines[heading].split() == " ".join(columns).split()
+    # One line a row, below the heading and its rule, in the same order.
+    shown = lines[heading + 2 : heading + 2 + len(document["rows"])]
+    for line, row in zip(shown, document["rows"], strict=True):
+        assert line.startswith(str(row[columns[0]]))
+        assert all(cell is None or isinstance(cell, str) or cell >= 0 for cell in row.values())
+    assert lines[heading + 2 + len(document["rows"])] == ""
+
+
+def test_the_dispatch_benchmark_has_a_row_for_everything_that_the_chain_is_held_to(tmp_path: Path) -> None:
+    _, document = run("dispatch", tmp_path)
+    rows = {row["call"]: row for row in document["rows"]}
+    held = {name: row["at most"] for name, row in rows.items() if row["at most"] is not None}
+    assert held["chain, no rules"] == 0.42
+    assert held["chain, 2 + 2 rules"] == 0.5
+    assert sorted(limit for name, limit in held.items() if name.startswith("Encoded")) == [0.25] * 3
+    for name, row in rows.items():
+        assert row["beside"] in rows
+        assert row["us median"] >= row["us min"] > 0
+        assert row["ratio"] == 1 or row["beside"] != name
+    variants = ["async rules", "rules in threads", "timeout", "event listener", "text", "sync tool in a thread"]
+    assert all(any(name.startswith("chain") and variant in name for name in rows) for variant in variants)
+
+
+def test_the_placement_benchmark_looks_at_both_stores(tmp_path: Path) -> None:
+    _, document = run("placement", tmp_path)
+    rows = {row["what"]: row for row in document["rows"]}
+    assert rows.keys() == {"1 MB into MemoryStore", "1 MB into DirectoryStore"}
+    assert rows["1 MB into DirectoryStore"]["at most"] == 3
+    for row in rows.values():
+        assert row["wall ms"] > 0
+        assert row["json.dumps ms"] > 0
+        assert row["peak MB"] >= 1  # the encoded payload exists at least once
