@@ -92,7 +92,7 @@ async def test_a1_every_result_fits_but_the_batch_does_not() -> None:
     async def volumes(start: int) -> list[dict[str, Any]]:
         return [{"id": start + index, "vol": None} for index in range(2500)]
 
-    async def run() -> list[cc.Outcome]:
+    async def run() -> list[cc.AnyOutcome]:
         boundary = cc.Boundary([volumes], **placing(100_000, max_batch_chars=50_000))
         batch = [cc.ToolCall("volumes", {"start": start}, str(start)) for start in (0, 0, 10_000, 0)]
         return await boundary.session(SCOPE).call_batch(batch)

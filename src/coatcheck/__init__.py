@@ -13,13 +13,12 @@ from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ticket import Ticket, is_ticket
 from coatcheck.boundary.approval import Approvals, MemoryApprovals
 from coatcheck.boundary.boundary import Boundary
-from coatcheck.boundary.chain import CallNext, Middleware, inside
+from coatcheck.boundary.chain import CallNext, Inside, Middleware, inside
 from coatcheck.boundary.session import Session
 from coatcheck.boundary.tool import Tool, tool
 from coatcheck.call import ToolCall
 from coatcheck.decision import Decision, Fingerprint
 from coatcheck.errors import (
-    ClosedError,
     CoatcheckError,
     ConfigurationError,
     DeclarationError,
@@ -32,6 +31,7 @@ from coatcheck.errors import (
 )
 from coatcheck.events import (
     AbsenceDeclared,
+    AnyEvent,
     ArtifactExpired,
     ArtifactMinted,
     ArtifactRefused,
@@ -48,6 +48,7 @@ from coatcheck.events import (
     ToolStarted,
 )
 from coatcheck.outcome import (
+    AnyOutcome,
     Denied,
     Failed,
     Inline,
@@ -63,8 +64,10 @@ from coatcheck.results.absence import absent, read_absence
 from coatcheck.results.binary import Blob
 from coatcheck.results.coverage import coverage, read_coverage
 from coatcheck.results.envelope import (
+    Effect,
     Encoded,
     Envelope,
+    Malformed,
     ProposeTransition,
     RequireInstruction,
     decode_envelope,
@@ -84,6 +87,8 @@ from coatcheck.steps.truncation import Truncation
 __all__ = [
     "AbsenceDeclared",
     "Allow",
+    "AnyEvent",
+    "AnyOutcome",
     "Approvals",
     "Artifact",
     "ArtifactExpired",
@@ -98,7 +103,6 @@ __all__ = [
     "Boundary",
     "CallNext",
     "Ceiling",
-    "ClosedError",
     "CoatcheckError",
     "ConfigurationError",
     "CoverageDeclared",
@@ -109,6 +113,7 @@ __all__ = [
     "Denied",
     "Deny",
     "DirectoryStore",
+    "Effect",
     "EffectJudged",
     "Encoded",
     "Envelope",
@@ -117,8 +122,10 @@ __all__ = [
     "Fingerprint",
     "ForeignEnvelope",
     "Inline",
+    "Inside",
     "IntegrityError",
     "InvalidArtifact",
+    "Malformed",
     "Marker",
     "MemoryApprovals",
     "MemoryStore",
@@ -175,3 +182,5 @@ __all__ = [
     "render",
     "tool",
 ]
+
+__version__ = "0.1.0"

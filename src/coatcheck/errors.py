@@ -4,7 +4,6 @@
     ├── ConfigurationError (ValueError)    a setting that cannot be honoured; raised when it is built
     ├── DeclarationError (ValueError)      what a tool wants to say cannot be said; starts "refused: "
     ├── RenderingError (ValueError)        a value that JSON cannot carry unchanged; names the path and the type
-    ├── ClosedError (RuntimeError)         a boundary or a store was used before it was opened or after it was closed
     └── StoreError                         a store refused or could not answer
         ├── InvalidArtifact (ValueError)   the put itself is wrong: a blank kind, more than the budget
         ├── UnknownParent (LookupError)    a parent ref that does not resolve in this scope
@@ -18,7 +17,6 @@ Texts of store errors name refs and settings, never a payload, a tenant or a pri
 from __future__ import annotations
 
 __all__ = [
-    "ClosedError",
     "CoatcheckError",
     "ConfigurationError",
     "DeclarationError",
@@ -63,10 +61,6 @@ class RenderingError(CoatcheckError, ValueError):
         super().__init__(f"{path}: {problem}")
         self.path = path
         self.problem = problem
-
-
-class ClosedError(CoatcheckError, RuntimeError):
-    """A boundary or a store was used before ``async with`` opened it, or after it was closed."""
 
 
 class StoreError(CoatcheckError):

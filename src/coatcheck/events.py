@@ -16,6 +16,7 @@ from coatcheck.decision import Moment, Verdict
 
 __all__ = [
     "AbsenceDeclared",
+    "AnyEvent",
     "ArtifactExpired",
     "ArtifactMinted",
     "ArtifactRefused",

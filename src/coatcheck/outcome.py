@@ -15,7 +15,7 @@ A host matches on the class; a type checker sees that no case was forgotten.
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -32,6 +32,7 @@ from coatcheck.results.status import Status
 from coatcheck.scope import Scope
 
 __all__ = [
+    "AnyOutcome",
     "Denied",
     "Failed",
     "Inline",
@@ -210,6 +211,10 @@ class PendingCall(msgspec.Struct, frozen=True, kw_only=True):
     seal: bytes = b""
     portable: bool = False
 
+    def __repr__(self) -> str:
+        """Without the arguments, and without the seal: a log line must not hold what proves an approval."""
+        return f"PendingCall(id={self.id!r}, tool={self.tool!r}, rule={self.rule!r}, expires_at={self.expires_at!r})"
+
     def to_bytes(self) -> bytes:
         """The pending call as bytes for a queue or a database; `Session.resume` takes them on any replica.
 
@@ -227,6 +232,14 @@ class Pending(Outcome, frozen=True, kw_only=True, eq=False):
     """A rule asks a person. Keep ``call``; answer with ``session.resume(call, approved=..., by=...)``."""
 
     call: PendingCall
+
+    def to_bytes(self) -> bytes:
+        """The call as bytes; see `PendingCall.to_bytes`."""
+        return self.call.to_bytes()
+
+
+AnyOutcome: TypeAlias = Inline | Placed | Truncated | TooLarge | Denied | Failed | Pending
+"""Every outcome there is, for a ``match`` that a type checker knows to be exhaustive."""
 
 
 # Inside the chain the slot of `text` holds either a str or the `Rendered` that becomes one when somebody
@@ -258,7 +271,7 @@ def rendered_of(outcome: Outcome) -> Rendered:
     return held if type(held) is Rendered else render_text(legible(held))
 
 
-def settle(outcome: Outcome, decisions: list[Decision]) -> Outcome:
+def settle(outcome: Outcome, decisions: list[Decision]) -> AnyOutcome:
     """Make an outcome final before the host sees it: its text a plain ``str``, its rows of the ledger on it.
 
     An outcome that has rows already is one that a middleware kept and hands out again: it stays as it is, and
@@ -270,10 +283,11 @@ def settle(outcome: Outcome, decisions: list[Decision]) -> Outcome:
     elif not held.isascii():
         _hold(outcome, legible(held))
     if outcome.decisions:
-        return msgspec.structs.replace(outcome, decisions=tuple(decisions))
+        outcome = msgspec.structs.replace(outcome, decisions=tuple(decisions))
+        return cast("AnyOutcome", outcome)
     if decisions:
         _file(outcome, tuple(decisions))
-    return outcome
+    return outcome  # type: ignore[return-value]  # the family is closed
 
 
 _O = TypeVar("_O", bound=Outcome)

@@ -11,12 +11,13 @@ Two laws (`design.md` section 5, and parting 13 of section 3):
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
 from coatcheck.errors import ConfigurationError
 
-__all__ = ["MAX_SEGMENT_CHARS", "Scope", "scope_segments"]
+__all__ = ["MAX_SEGMENT_CHARS", "Scope", "check_scope", "is_segment", "scope_segments"]
 
 MAX_SEGMENT_CHARS = 80
 """No segment is longer, whatever its field holds. Three of them and a ref stay far below every server's limit."""
@@ -26,6 +27,7 @@ _LONG = "__"
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-")
 _ENCODED = tuple(chr(byte) if byte in _SAFE else f"_{byte:02x}" for byte in range(256))
 _DIGEST_CHARS = 64
+_SEGMENT = re.compile(f"[a-z0-9_-]{{1,{MAX_SEGMENT_CHARS}}}")
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,14 +55,34 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
         _check("conversation", self.conversation, optional=False)
 
 
+def check_scope(scope: object) -> Scope:
+    """Return ``scope`` if it is one: what every store verb does first, so that nobody shares a table by accident.
+
+    Raises:
+        TypeError: it is something else. The text names its type, never what is in it.
+    """
+    if not isinstance(scope, Scope):
+        raise TypeError(f"scope must be a Scope, not {type(scope).__name__}: say Scope(conversation=...)")
+    return scope
+
+
 def scope_segments(scope: Scope) -> tuple[str, str, str]:
     """The key segments of a scope: tenant, principal, conversation.
 
     ``None`` is ``_``. Otherwise ``a-z``, ``0-9`` and ``-`` stand for themselves and every other byte of the
     field's UTF-8 is ``_`` and two hex digits. Where that is longer than 80 characters, the segment is a
     readable prefix, ``__`` and the SHA-256 of the whole field; ``__`` occurs in no other form.
+
+    Raises:
+        TypeError: it is no scope.
     """
+    check_scope(scope)
     return _segment(scope.tenant), _segment(scope.principal), _segment(scope.conversation)
+
+
+def is_segment(name: str) -> bool:
+    """Whether ``name`` has the form of a segment. What has not, no scope has made."""
+    return _SEGMENT.fullmatch(name) is not None
 
 
 def _segment(field: str | None) -> str:

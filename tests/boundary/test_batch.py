@@ -370,11 +370,11 @@ def budgeted(budget: int, inline: int = 100_000, **dials: Any) -> tuple[cc.Sessi
     return boundary.session(SCOPE), events
 
 
-def total(outcomes: list[cc.Outcome]) -> int:
+def total(outcomes: list[cc.AnyOutcome]) -> int:
     return sum(len(outcome.text) for outcome in outcomes)
 
 
-def placed(outcomes: list[cc.Outcome]) -> list[int]:
+def placed(outcomes: list[cc.AnyOutcome]) -> list[int]:
     return [index for index, outcome in enumerate(outcomes) if isinstance(outcome, cc.Placed)]
 
 
@@ -468,7 +468,7 @@ async def test_two_batches_at_once_do_not_wait_for_each_other() -> None:
     boundary = cc.Boundary(
         [WORK], concurrency=1, store=cc.MemoryStore(), placement=cc.Placement(10_000, max_batch_chars=3000)
     )
-    done: list[list[cc.Outcome]] = []
+    done: list[list[cc.AnyOutcome]] = []
 
     async def turn() -> None:
         done.append(await boundary.session(SCOPE).call_batch(calls(*[{"size": 2000, "ticks": 2}] * 3)))

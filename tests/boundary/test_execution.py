@@ -354,7 +354,7 @@ async def test_the_time_spent_waiting_for_a_slot_is_not_the_tools() -> None:
         return "done"
 
     session = cc.Boundary([work]).session(SCOPE)
-    answers: list[cc.Outcome] = []
+    answers: list[cc.AnyOutcome] = []
 
     async def second() -> None:
         answers.append(await session.call("work", {"first": False}))

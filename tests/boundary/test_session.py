@@ -466,13 +466,13 @@ async def test_a_store_may_be_given_as_a_url() -> None:
 
 async def test_a_store_that_was_never_opened_fails_no_call() -> None:
     events: list[cc.Event] = []
-    store = FaultyStore(cc.MemoryStore(), put=fail(cc.ClosedError("open the store first")))
+    store = FaultyStore(cc.MemoryStore(), put=fail(cc.StoreUnavailable("open the store first")))
     session = opened(giving("x" * 500), store=store, placement=cc.Placement(100), on_event=events.append)
     outcome = await session.call("give")
     assert isinstance(outcome, cc.Inline)
     assert outcome.text == "x" * 500
     [refused] = [event for event in events if isinstance(event, cc.ArtifactRefused)]
-    assert "ClosedError" in (refused.detail or "")
+    assert "StoreUnavailable" in (refused.detail or "")
 
 
 async def test_a_boundary_works_without_being_opened_where_nothing_has_to_be() -> None:

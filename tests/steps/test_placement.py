@@ -68,7 +68,7 @@ class Bench:
         self.value = value
         return await self.session.call("give", {}, call_id=call_id)
 
-    async def turn(self, *values: Any) -> list[cc.Outcome]:
+    async def turn(self, *values: Any) -> list[cc.AnyOutcome]:
         self.value = values
         return await self.session.call_batch([cc.ToolCall("give", {"index": index}) for index in range(len(values))])
 

@@ -65,7 +65,7 @@ class DirectoryStore:
         max_count: how many artifacts one scope may hold; ``None`` is no limit.
         fsync: flush every change to the disk before it counts. Without it an acknowledged artifact survives
             the death of every process, but perhaps not a loss of power.
-        clock: what time it is, as an aware datetime.
+        clock: what time it is, as an aware datetime. It is asked in worker threads, too.
 
     Raises:
         ConfigurationError: naming the setting that cannot be honoured.
@@ -103,7 +103,7 @@ class DirectoryStore:
         parents: Sequence[str] = (),
     ) -> PutResult:
         """Store a payload; see `ArtifactStore.put`."""
-        now = read_clock(self._clock)
+        segments = scope_segments(scope)
         request = check_put(
             data,
             kind=kind,
@@ -112,31 +112,31 @@ class DirectoryStore:
             expires_at=expires_at,
             origin=origin,
             parents=parents,
-            now=now,
+            now=read_clock(self._clock),
         )
-        segments = scope_segments(scope)
         digest = await self._workers.digest(request.data)
-        meta = request.meta(digest, now, resolve_expires_at(request.expires_at, self._retention, now))
         # One at a time, as the lock would have it anyway: no threads pile up at the lock, and of many puts of one
         # payload only the first writes it.
         async with self._turns.of(segments):
-            return await self._run("store an artifact", lambda job: self._put(job, segments, request, meta))
+            return await self._run("store an artifact", lambda job: self._put(job, segments, request, digest))
 
-    def _put(self, job: Job, segments: Segments, request: PutRequest, meta: ArtifactMeta) -> PutResult:
-        now = meta.created_at
+    def _put(self, job: Job, segments: Segments, request: PutRequest, digest: str) -> PutResult:
         with self._root.locked(segments, job.check) as scope:
+            # Now, and not when the put was called: however long it had to wait, it has its whole life before it.
+            now = read_clock(self._clock)
+            meta = request.meta(digest, now, resolve_expires_at(request.expires_at, self._retention, now))
             unknown = tuple(ref for ref in request.parents if _live(scope.find(ref), now) is None)
             if unknown:
                 raise UnknownParent(unknown)
 
-            entry = scope.find(meta.ref)
-            found = entry.record if entry is not None and entry.size == meta.bytes and _live(entry, now) else None
             record = Record(meta, last_put=now)
+            found = _found(scope, meta, now)
             if found is not None:
                 record = _refreshed(found, record)
             plan = self._plan(scope, meta, now)
 
             if found is not None:
+                job.check()
                 scope.rewrite(record)
             else:
                 with scope.staged(record, request.data) as staged:
@@ -319,6 +319,18 @@ def _live(entry: Entry | None, now: datetime) -> ArtifactMeta | None:
     """The meta of an artifact that is whole and has not expired."""
     meta = entry.meta if entry is not None else None
     return None if meta is None or is_expired(meta.expires_at, now) else meta
+
+
+def _found(scope: ScopeDirectory, meta: ArtifactMeta, now: datetime) -> Record | None:
+    """What is known of the artifact that a put brings, where it is there, lives, and can be read.
+
+    That takes a reading of the payload, about as long as hashing the one that is put: else a payload that was
+    damaged in its place, as by a loss of power, would stay what it is whatever is put.
+    """
+    entry = scope.find(meta.ref)
+    if entry is None or entry.record is None or entry.size != meta.bytes or _live(entry, now) is None:
+        return None
+    return entry.record if scope.holds(entry.record.meta) else None
 
 
 def _refreshed(found: Record, put: Record) -> Record:

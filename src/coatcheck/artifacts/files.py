@@ -8,11 +8,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from io import FileIO
+from typing import Literal
 
 import msgspec
 
@@ -38,8 +41,8 @@ Segments = tuple[str, str, str]
 
 _DATA = "data"
 _META = "meta.json"
-_NEW = ".new-"
-_OLD = ".old-"
+_LEFTOVER = re.compile("[.](new|old)-[0-9a-f]{16}")  # as `_unique` makes them
+_SHARD = re.compile("[0-9a-z]{2}")  # two characters of a ref
 _LONGEST_META = 1 << 18
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _ATTEMPTS = 16
@@ -122,7 +125,7 @@ class ScopeDirectory:
         """What lies under every ref."""
         if self._fd is None:
             return
-        for name in directories_in(self._fd):
+        for name in self._shards():
             try:
                 with directory(name, self._fd) as shard, os.scandir(shard) as found:
                     refs = [entry.name for entry in found if is_ref(entry.name) and entry.name[4:6] == name]
@@ -139,29 +142,33 @@ class ScopeDirectory:
         Raises:
             IntegrityError: it is not the one that was put.
         """
-        if self._fd is None:
-            return None
         try:
-            with directory(meta.ref[4:6], self._fd) as shard, directory(meta.ref, shard) as artifact:
-                descriptor = open_for_reading(_DATA, artifact)
+            with self._open(meta.ref) as file:
+                if os.fstat(file.fileno()).st_size == meta.bytes:
+                    data = file.readall()
+                    actual = digest_of(data)
+                    if actual == meta.digest:
+                        return data
+                else:
+                    # Not the payload, and it may be of any size.
+                    actual = _digest_of_file(file)
         except FileNotFoundError:
             return None
-        with open(descriptor, "rb", buffering=0) as file:
-            if os.fstat(descriptor).st_size == meta.bytes:
-                data = file.readall()
-                actual = digest_of(data)
-                if actual == meta.digest:
-                    return data
-            else:
-                # Not the payload, and it may be of any size: hash it piece by piece.
-                actual = "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
         raise IntegrityError(meta.ref, meta.digest, actual)
+
+    def holds(self, meta: ArtifactMeta) -> bool:
+        """Whether an artifact's payload can be read, and is the one that was put. Takes little memory."""
+        try:
+            with self._open(meta.ref) as file:
+                return _digest_of_file(file) == meta.digest
+        except OSError:  # a disk that cannot read it holds it no more than one that lost it
+            return False
 
     @contextmanager
     def staged(self, record: Record, data: bytes) -> Iterator[str]:
         """Write an artifact in full where nobody sees it, for `publish`; what was not published is removed."""
         scope = self._create()
-        name = _NEW + secrets.token_hex(8)
+        name = _unique("new")
         os.mkdir(name, 0o700, dir_fd=scope)
         try:
             with directory(name, scope) as artifact:
@@ -185,7 +192,7 @@ class ScopeDirectory:
         """Replace what is known of an artifact, and leave its payload alone."""
         scope = self._create()
         ref = record.meta.ref
-        name = _NEW + secrets.token_hex(8)
+        name = _unique("new")
         try:
             write_file(name, msgspec.json.encode(record), scope, fsync=self._fsync)
             with directory(ref[4:6], scope) as shard, directory(ref, shard) as artifact:
@@ -198,7 +205,7 @@ class ScopeDirectory:
         """Take away whatever lies under a ref."""
         if self._fd is None or not is_ref(ref):
             return
-        name = _OLD + secrets.token_hex(8)
+        name = _unique("old")
         try:
             with directory(ref[4:6], self._fd) as shard:
                 os.rename(ref, name, src_dir_fd=shard, dst_dir_fd=self._fd)
@@ -214,7 +221,7 @@ class ScopeDirectory:
         if self._fd is None:
             return []
         with os.scandir(self._fd) as found:
-            names = sorted(entry.name for entry in found if entry.name.startswith((_NEW, _OLD)))
+            names = sorted(entry.name for entry in found if _LEFTOVER.fullmatch(entry.name) is not None)
         return [(name, self._payload_size(name, self._fd)) for name in names]
 
     def clear(self, leftover: str) -> None:
@@ -223,10 +230,27 @@ class ScopeDirectory:
             remove_tree(leftover, self._fd)
 
     def prune(self) -> None:
-        """Remove what is empty."""
-        for name in [] if self._fd is None else directories_in(self._fd):
+        """Remove the directories between the scope's and its artifacts' that are empty."""
+        for name in self._shards():
             with suppress(OSError):
                 os.rmdir(name, dir_fd=self._fd)
+
+    def _shards(self) -> list[str]:
+        return [] if self._fd is None else [name for name in directories_in(self._fd) if _SHARD.fullmatch(name)]
+
+    @contextmanager
+    def _open(self, ref: str) -> Iterator[FileIO]:
+        """An artifact's payload, for reading.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        if self._fd is None:
+            raise FileNotFoundError(errno.ENOENT, "no such scope")
+        with directory(ref[4:6], self._fd) as shard, directory(ref, shard) as artifact:
+            descriptor = open_for_reading(_DATA, artifact)
+        with FileIO(descriptor) as file:
+            yield file
 
     def _payload_size(self, leftover: str, scope: int) -> int:
         with suppress(OSError), directory(leftover, scope) as artifact:
@@ -254,6 +278,15 @@ class ScopeDirectory:
         finally:
             for descriptor in opened:
                 os.close(descriptor)
+
+
+def _unique(what: Literal["new", "old"]) -> str:
+    return f".{what}-{secrets.token_hex(8)}"
+
+
+def _digest_of_file(file: FileIO) -> str:
+    """`digest_of` a payload, piece by piece."""
+    return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _inspect(ref: str, artifact: int) -> Entry:

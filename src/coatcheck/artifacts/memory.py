@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from types import TracebackType
 from typing import Self
 
@@ -38,12 +39,14 @@ from coatcheck.artifacts.retention import (
 )
 from coatcheck.artifacts.workers import Workers
 from coatcheck.errors import IntegrityError, UnknownParent
-from coatcheck.scope import Scope
+from coatcheck.scope import Scope, check_scope
 from coatcheck.settings import check_whole
 
 __all__ = ["MemoryStore"]
 
 _MIB = 1 << 20
+_FEW_SCOPES = 16
+_LOOKS = 4
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -77,8 +80,15 @@ class MemoryStore:
     Every change is one step of the event loop it is used in, so no task ever sees half of one. Use it from
     one loop at a time.
 
+    What is bounded is each scope, by its budgets; how many scopes there are is not. What has expired takes no
+    lasting place in any of them: where there are more than 16, every put looks at four artifacts of other scopes, in
+    turn, and drops silently what has expired of them, and scopes that are empty then. So as long as anything
+    is put, the store holds less than twice what lives, beside the 16. Without a ttl and without ``expires_at``
+    nothing ever expires, and a scope stays until its artifacts are deleted.
+
     Args:
-        ttl: how long an artifact resolves after its last put; ``None``: until a budget evicts it.
+        ttl: how long an artifact resolves after its last put; ``None``: until a budget evicts it. A server with ever
+            new conversations needs one.
         max_bytes: what the payloads of one scope may take together, in bytes. Memory is bounded always.
         max_count: how many artifacts one scope may hold.
         clock: what time it is, as an aware datetime.
@@ -100,6 +110,7 @@ class MemoryStore:
         )
         self._clock = clock
         self._scopes: dict[Scope, _Entries] = {}
+        self._round: Iterator[tuple[Scope, str]] = iter(())
         self._workers = Workers()
 
     async def put(
@@ -115,7 +126,7 @@ class MemoryStore:
         parents: Sequence[str] = (),
     ) -> PutResult:
         """Store a payload; see `ArtifactStore.put`."""
-        now = read_clock(self._clock)
+        check_scope(scope)
         request = check_put(
             data,
             kind=kind,
@@ -124,10 +135,14 @@ class MemoryStore:
             expires_at=expires_at,
             origin=origin,
             parents=parents,
-            now=now,
+            now=read_clock(self._clock),
         )
         digest = await self._workers.digest(request.data)
-        return self._put(scope, request, digest, now)
+        # Now, and not when the put was called: however long it had to wait, it has its whole life before it.
+        now = read_clock(self._clock)
+        result = self._put(scope, request, digest, now)
+        self._look_around(scope, now)
+        return result
 
     def _put(self, scope: Scope, request: PutRequest, digest: str, now: datetime) -> PutResult:
         entries = self._scopes.get(scope) or _Entries()
@@ -143,8 +158,8 @@ class MemoryStore:
                 raise IntegrityError(meta.ref, digest, found.meta.digest)
             expires_at = later_expiry(found.meta.expires_at, meta.expires_at)
             meta = msgspec.structs.replace(found.meta, expires_at=expires_at)
-            # A put that had to wait may come after one that read its clock later.
-            entry = _Entry(meta, found.data, max(found.last_put, now))
+            # The payload is kept as it was put now, in case the one that lies there is damaged.
+            entry = _Entry(meta, request.data, max(found.last_put, now))
 
         plan = self._plan(entries, meta, now)
         for gone in plan.swept:
@@ -167,12 +182,14 @@ class MemoryStore:
 
     async def head(self, scope: Scope, ref: str) -> ArtifactMeta | None:
         """What is known of an artifact, or ``None``; see `ArtifactStore.head`."""
+        check_scope(scope)
         await checkpoint()
         entry = self._find(scope, ref, read_clock(self._clock))
         return None if entry is None else _detached(entry.meta)
 
     async def get(self, scope: Scope, ref: str) -> Artifact | None:
         """An artifact with its verified payload, or ``None``; see `ArtifactStore.get`."""
+        check_scope(scope)
         await checkpoint()
         entry = self._find(scope, ref, read_clock(self._clock))
         if entry is None:
@@ -184,11 +201,13 @@ class MemoryStore:
 
     async def delete(self, scope: Scope, ref: str) -> None:
         """Withdraw an artifact; see `ArtifactStore.delete`."""
+        check_scope(scope)
         await checkpoint()
         self._drop(scope, [ref] if is_ref(ref) else [])
 
     async def list(self, scope: Scope, *, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page:
         """A page of a scope's artifacts, newest first; see `ArtifactStore.list`."""
+        check_scope(scope)
         await checkpoint()
         now = read_clock(self._clock)
         entries = self._scopes.get(scope) or _Entries()
@@ -198,10 +217,11 @@ class MemoryStore:
 
     async def sweep(self, scope: Scope | None = None, *, dry_run: bool = False) -> tuple[Swept, ...]:
         """Remove what has expired; see `ArtifactStore.sweep`. Memory has no crash leftovers."""
+        chosen = None if scope is None else check_scope(scope)
         await checkpoint()
         now = read_clock(self._clock)
         swept: list[Swept] = []
-        for each in [*self._scopes] if scope is None else [scope]:
+        for each in [*self._scopes] if chosen is None else [chosen]:
             entries = self._scopes.get(each) or _Entries()
             rows = [entry.row() for entry in entries.values()]
             expired = plan_retention(rows, 0, None, now).swept
@@ -224,6 +244,28 @@ class MemoryStore:
         entries = self._scopes.get(scope)
         entry = entries.get(ref) if entries is not None and is_ref(ref) else None
         return None if entry is None or is_expired(entry.meta.expires_at, now) else entry
+
+    def _look_around(self, own: Scope, now: datetime) -> None:
+        """Drop what has expired among the next few artifacts, but those of the scope that was put to.
+
+        That one's put says what it removed.
+        """
+        if len(self._scopes) <= _FEW_SCOPES:
+            return
+        looked = 0
+        for scope, ref in islice(self._round, _LOOKS):
+            looked += 1
+            entry = self._scopes.get(scope, _Entries()).get(ref)
+            if scope != own and entry is not None and is_expired(entry.meta.expires_at, now):
+                self._drop(scope, [ref])
+        if looked < _LOOKS:
+            self._round = self._go_round()
+
+    def _go_round(self) -> Iterator[tuple[Scope, str]]:
+        """Every artifact that is there, once, while others come and go."""
+        for scope in [*self._scopes]:
+            for ref in [*self._scopes.get(scope, ())]:
+                yield scope, ref
 
     def _drop(self, scope: Scope, refs: Iterable[str]) -> None:
         entries = self._scopes.get(scope)

@@ -128,7 +128,13 @@ class PutRequest(msgspec.Struct, frozen=True):
     parents: tuple[str, ...]
 
     def meta(self, digest: str, created_at: datetime, expires_at: datetime | None) -> ArtifactMeta:
-        """The meta of the artifact that this put makes, if it is the first of its content."""
+        """The meta of the artifact that this put makes, if it is the first of its content.
+
+        Raises:
+            InvalidArtifact: the put had to wait until the expiry that it asked for was over.
+        """
+        if self.expires_at is not None:
+            _expiry(self.expires_at, created_at)
         return ArtifactMeta(
             ref=make_ref(self.kind, self.media_type, digest),
             kind=self.kind,

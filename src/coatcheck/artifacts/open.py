@@ -37,16 +37,23 @@ def open_store(url: str) -> ArtifactStore:
         raise ConfigurationError(f"store must be a URL, not {type(url).__name__}")
     if re.search(r"[\x00-\x20\x7f]", url) is not None:
         raise ConfigurationError("store URL holds a space or a control character: write it as %20 and the like")
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigurationError(f"store is no URL: {error}") from None
+    parts = _split(url)
+    if parts is None:
+        raise ConfigurationError("store is no URL: what stands between // and the path is no host")
     build = _SCHEMES.get(parts.scheme)
     if build is None:
         raise ConfigurationError(_unknown(parts.scheme))
     if parts.fragment:
         raise ConfigurationError("store URL has a fragment (#...), which means nothing here: write # as %23")
     return build(parts)
+
+
+def _split(url: str) -> SplitResult | None:
+    """The parts of a URL. The error of what is none goes no further, not even as a cause: it quotes the URL."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return None
 
 
 def _memory(parts: SplitResult) -> MemoryStore:

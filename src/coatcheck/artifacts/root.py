@@ -4,8 +4,8 @@
     <root>/<tenant>/<principal>/<conversation>/             one scope (coatcheck.scope says how fields are spelled)
         <first two characters>/<ref>/data                   the payload, byte for byte
         <first two characters>/<ref>/meta.json              what is known of it
-        .new-<random>                                       something that is being written
-        .old-<random>                                       something that is being removed
+        .new-<16 hex digits>                                something that is being written
+        .old-<16 hex digits>                                something that is being removed
 
 Laws (issue 2 section 4, and issue 3 section 2 for what comes next):
 
@@ -14,6 +14,8 @@ Laws (issue 2 section 4, and issue 3 section 2 for what comes next):
 * Whoever changes a scope holds its lock, so a put and a sweep, in any processes, never see each other half done.
   Readers take no lock. The system drops the locks of a process that dies.
 * The disk is the only index. Nothing is counted or remembered elsewhere, so a restart changes nothing.
+* What has no name of this layout is somebody else's: it is never counted and never touched. A directory that holds
+  anything, and no mark, is not made a store.
 * No symbolic link is followed below the root. Directories have mode 0700, files 0600.
 """
 
@@ -30,6 +32,7 @@ from pathlib import Path
 from coatcheck.artifacts.disk import directories_in, directory, ensure_directory, exists, named_directory, open_lock
 from coatcheck.artifacts.files import ScopeDirectory, Segments
 from coatcheck.errors import StoreUnavailable
+from coatcheck.scope import is_segment
 
 __all__ = ["Root"]
 
@@ -55,16 +58,15 @@ class Root:
         """Make of the path what a store needs, as far as it is not there.
 
         Raises:
-            StoreUnavailable: a store of another format is there.
+            StoreUnavailable: a store of another format is there, or something that is no store.
         """
         self.path = self.path.absolute()
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         with named_directory(self.path) as root:
             if not exists(_CONTROL, root):
-                with os.scandir(root) as found:
-                    others = [entry.name for entry in found if entry.name.startswith(_MARKER)]
-                if others and _CONTROL not in others:
-                    raise StoreUnavailable(f"{self.path} is a store of a format that this version does not know")
+                names = os.listdir(root)
+                if names and not exists(_CONTROL, root):  # another process may just have made a store of it
+                    raise StoreUnavailable(f"{self.path} {_refusal(names)}")
                 ensure_directory(_CONTROL, root, fsync=self.fsync)
         if self.fsync:
             with named_directory(self.path.parent) as parent:
@@ -112,11 +114,11 @@ class Root:
         """Every scope that has a directory."""
         scopes: list[Segments] = []
         with self.opened() as root:
-            for tenant in directories_in(root):
+            for tenant in _segments_in(root):
                 with suppress(FileNotFoundError), directory(tenant, root) as principals:
-                    for principal in directories_in(principals):
+                    for principal in _segments_in(principals):
                         with suppress(FileNotFoundError), directory(principal, principals) as conversations:
-                            scopes += [(tenant, principal, each) for each in directories_in(conversations)]
+                            scopes += [(tenant, principal, each) for each in _segments_in(conversations)]
         return scopes
 
     def prune(self, segments: Segments) -> None:
@@ -128,6 +130,16 @@ class Root:
                     os.rmdir(conversation, dir_fd=conversations)
                 os.rmdir(principal, dir_fd=principals)
             os.rmdir(tenant, dir_fd=root)
+
+
+def _segments_in(parent: int) -> list[str]:
+    return [name for name in directories_in(parent) if is_segment(name)]
+
+
+def _refusal(names: list[str]) -> str:
+    if any(name.startswith(_MARKER) for name in names):
+        return "is a store of a format that this version does not know"
+    return "is not empty, and is not a store: name a directory of the store's own, for example one inside it"
 
 
 def _acquire(lock: int, check: Callable[[], None]) -> None:

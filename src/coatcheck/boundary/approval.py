@@ -23,7 +23,7 @@ from coatcheck.results.conversion import canonical
 from coatcheck.results.shapes import clip
 from coatcheck.scope import Scope
 
-__all__ = ["Approvals", "MemoryApprovals", "Sealer", "objection"]
+__all__ = ["IN_THIS_PROCESS", "Approvals", "MemoryApprovals", "Sealer", "objection"]
 
 _MIN_SECRET_BYTES = 16
 
@@ -42,7 +42,9 @@ class Approvals(Protocol):
 
 
 class MemoryApprovals:
-    """Claims in this process's memory: right for one process, and forgotten when it ends.
+    """Claims in memory: right where one process does all the resuming, and forgotten when it ends.
+
+    A boundary that is given no approvals uses `IN_THIS_PROCESS`, which all boundaries of the process share.
 
     Args:
         max_claims: how many claims are remembered, the oldest forgotten first.
@@ -62,6 +64,9 @@ class MemoryApprovals:
         return True
 
 
+IN_THIS_PROCESS = MemoryApprovals()
+
+
 class Sealer:
     """Seals and opens what leaves the process. Without a secret, a random key seals for this process alone."""
 
@@ -69,7 +74,10 @@ class Sealer:
         if secret is not None:
             if not isinstance(secret, (str, bytes)):
                 raise ConfigurationError(f"Boundary(secret=...) must be text or bytes, not {type(secret).__name__}")
-            secret = secret.encode() if isinstance(secret, str) else secret
+            try:
+                secret = secret.encode() if isinstance(secret, str) else secret
+            except UnicodeEncodeError:
+                raise ConfigurationError("Boundary(secret=...) holds half of a surrogate pair") from None
             if len(secret) < _MIN_SECRET_BYTES:
                 raise ConfigurationError(
                     f"Boundary(secret=...) is too short: give at least {_MIN_SECRET_BYTES} bytes, "

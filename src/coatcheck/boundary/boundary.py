@@ -14,20 +14,22 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from coatcheck.artifacts.meta import read_clock
 from coatcheck.artifacts.open import open_store
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ticket import MAX_TICKET_CHARS, PREVIEW_FENCE_CHARS
-from coatcheck.boundary.approval import Approvals, MemoryApprovals, Sealer
+from coatcheck.boundary.approval import IN_THIS_PROCESS, Approvals, Sealer
 from coatcheck.boundary.chain import Entrance, Inside, Middleware, StepName, compose, place
 from coatcheck.boundary.execution import Execution, RunningThreads
 from coatcheck.boundary.session import Session
 from coatcheck.boundary.tool import Tool, as_tool
 from coatcheck.decision import Decision, Fingerprint
 from coatcheck.dispatch import Dispatch, Limit
-from coatcheck.errors import ConfigurationError
+from coatcheck.errors import ConfigurationError, RenderingError
 from coatcheck.events import Event
 from coatcheck.outcome import Outcome, Pending, size_of
 from coatcheck.results.conversion import canonical
+from coatcheck.results.envelope import Encoded
 from coatcheck.results.reading import Declared
 from coatcheck.scope import Scope
 from coatcheck.settings import check_duration, check_whole
@@ -97,12 +99,13 @@ class Boundary:
         ledger_values: bool = False,
         clock: Callable[[], datetime] = _now,
     ) -> None:
+        _check_sequences(tools=tools, rules=rules, middleware=middleware)
         self.tools: Mapping[str, Tool[..., Any]] = _by_name(tools)
         self.rules: BoundRules = bind_rules(rules)
         self.store: ArtifactStore | None = open_store(store) if isinstance(store, str) else store
         self.placement = placement
         self.truncation = truncation
-        self.approvals: Approvals = MemoryApprovals() if approvals is None else approvals
+        self.approvals: Approvals = IN_THIS_PROCESS if approvals is None else approvals
         self.sealer: Sealer = Sealer(secret)
         self.clock = clock
         self.emit: Callable[[Event], None] | None = None if on_event is None else _guarded(on_event)
@@ -130,13 +133,14 @@ class Boundary:
             raise ConfigurationError(f"Boundary(placement=...) must be a Placement, not {placement!r:.80}")
         if truncation is not None and not isinstance(truncation, Truncation):
             raise ConfigurationError(f"Boundary(truncation=...) must be a Truncation, not {truncation!r:.80}")
-        if self.store is not None and not isinstance(self.store, ArtifactStore):
-            raise ConfigurationError(f"Boundary(store=...) must be an ArtifactStore or a URL, not {self.store!r:.80}")
+        if self.store is not None and (isinstance(self.store, type) or not isinstance(self.store, ArtifactStore)):
+            given = f"the class {self.store.__name__}" if isinstance(self.store, type) else type(self.store).__name__
+            raise ConfigurationError(f"Boundary(store=...) must be an ArtifactStore or a URL, not {given}")
         if placement is not None and self.store is None:
             raise ConfigurationError("Boundary(placement=...) needs a store to place into: Boundary(store=...)")
         if on_event is not None and (not callable(on_event) or inspect.iscoroutinefunction(on_event)):
             raise ConfigurationError(f"Boundary(on_event=...) must be a synchronous callable, not {on_event!r:.80}")
-        if not callable(getattr(self.approvals, "claim", None)):
+        if isinstance(self.approvals, type) or not callable(getattr(self.approvals, "claim", None)):
             raise ConfigurationError(f"Boundary(approvals=...) must have a claim(id), not be {self.approvals!r:.80}")
         if not callable(self.clock):
             raise ConfigurationError(f"Boundary(clock=...) must be a callable, not {self.clock!r:.80}")
@@ -187,7 +191,7 @@ class Boundary:
             rules=self.rules.names,
             question=question,
             detail=detail,
-            now=self.clock(),
+            now=read_clock(self.clock),
             ttl=self._approval_ttl,
         )
 
@@ -226,12 +230,15 @@ class Boundary:
         try:
             sealed = msgspec.json.decode(data, type=_SealedSession)
             state = msgspec.json.decode(sealed.state, type=_SessionState)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            rows = [_row_again(row) for row in state.decisions]
+        except (msgspec.DecodeError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise ConfigurationError(f"session_from_bytes: these bytes are no session ({error})") from None
+        if state.turn < 0:
+            raise ConfigurationError("session_from_bytes: these bytes are no session ($.state.turn is negative)")
         if self.sealer.portable and not self.sealer.is_seal(_SESSION, sealed.state, sealed.seal):
             raise ConfigurationError("session_from_bytes: these bytes were not sealed with this boundary's secret")
         session = Session(self, state.scope, turn=state.turn)
-        session.restore([_row_again(row) for row in state.decisions], state.declared)
+        session.restore(rows, state.declared)
         return session
 
     def seal_session(
@@ -299,12 +306,22 @@ def _row_to_write(row: Decision) -> Decision:
 
 
 def _fact_to_write(fact: Declared) -> Declared:
-    lists = {name: tuple(map(canonical, getattr(fact, name))) for name in ("checked", "not_checked", "cannot_cover")}
-    return msgspec.structs.replace(fact, **lists)
+    names = ("checked", "not_checked", "cannot_cover")
+    return msgspec.structs.replace(fact, **{name: tuple(map(_writable, getattr(fact, name))) for name in names})
+
+
+def _writable(value: Any) -> Any:
+    """The value as JSON carries it; a sentence in the place of one that was changed since it was delivered."""
+    if isinstance(value, Encoded):
+        value = value.raw.decode(errors="replace")
+    try:
+        return canonical(value)
+    except RenderingError as error:
+        return f"[a value that JSON cannot carry any more: {error.problem}]"
 
 
 def _to_write(kept: Any) -> Any:
-    return kept if kept is None or isinstance(kept, Fingerprint) else _Value(canonical(kept))
+    return kept if kept is None or isinstance(kept, Fingerprint) else _Value(_writable(kept))
 
 
 def _row_again(row: Decision) -> Decision:
@@ -315,6 +332,12 @@ def _again(written: Any) -> Any:
     if written is None:
         return None
     return written["value"] if "value" in written else msgspec.convert(written, Fingerprint)
+
+
+def _check_sequences(**settings: object) -> None:
+    for name, given in settings.items():
+        if not isinstance(given, (list, tuple)):
+            raise ConfigurationError(f"Boundary({name}=...) must be a list, not {type(given).__name__}: write [...]")
 
 
 def _checked_ttl(approval_ttl: object) -> timedelta:

@@ -115,7 +115,7 @@ def _load(spec: str, path: str) -> Any:
     module_name, _, attribute = spec.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-    except (ImportError, TypeError, ValueError) as error:  # a relative or an empty name is one of the latter
+    except Exception as error:
         raise ConfigurationError(f"{path}: the module of {spec!r} cannot be imported ({error})") from error
     for name in attribute.split("."):
         try:

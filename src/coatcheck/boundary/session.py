@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import anyio
 import msgspec
 
-from coatcheck.artifacts.meta import Artifact
+from coatcheck.artifacts.meta import Artifact, read_clock
 from coatcheck.boundary.approval import objection
 from coatcheck.boundary.batch import Batch, Place
 from coatcheck.boundary.chain import Entrance
@@ -26,6 +26,7 @@ from coatcheck.effects.judgement import judge, note_for
 from coatcheck.errors import ConfigurationError, IntegrityError
 from coatcheck.events import ArtifactRefused, ArtifactResolved, BatchBudgetUnmet, EffectJudged, ToolEnded, ToolStarted
 from coatcheck.outcome import (
+    AnyOutcome,
     Denied,
     Marker,
     Outcome,
@@ -102,7 +103,7 @@ class Session:
 
     async def call(
         self, name: str, arguments: Mapping[str, Any] | str | bytes | None = None, *, call_id: str | None = None
-    ) -> Outcome:
+    ) -> AnyOutcome:
         """Take one tool call through the chain.
 
         Args:
@@ -144,7 +145,7 @@ class Session:
             self._ledger.extend(rows)
         return settle(outcome, rows)
 
-    async def call_batch(self, calls: Sequence[ToolCall]) -> list[Outcome]:
+    async def call_batch(self, calls: Sequence[ToolCall]) -> list[AnyOutcome]:
         """Take all calls of one model turn through the chain.
 
         The before-tool rules see one call at a time, in call order; the tools run concurrently, at most 32
@@ -192,7 +193,7 @@ class Session:
 
     async def resume(
         self, pending: Pending | PendingCall | bytes, *, approved: bool, by: str, note: str | None = None
-    ) -> Outcome:
+    ) -> AnyOutcome:
         """Go on with a call that a rule had asked about; on any replica, behind the rule that asked.
 
         The arguments are validated again, the remaining rules are asked, and the use of the approval is
@@ -215,7 +216,7 @@ class Session:
             call = Dispatch(_text_or(name, ""), {}, _text_or(call_id, None), self.scope, self.turn, [], self._emit)
             return await self._declined(call, "approval", "the approval is not the one that was asked for")
         call = Dispatch(sealed.tool, sealed.arguments, sealed.call_id, self.scope, sealed.turn, [], self._emit)
-        problem = objection(sealed, scope=self.scope, rules=boundary.rules.names, now=boundary.clock())
+        problem = objection(sealed, scope=self.scope, rules=boundary.rules.names, now=read_clock(boundary.clock))
         if problem is None and not (isinstance(by, str) and by.strip()):
             problem = "nobody is named who answered"
         if problem is None and not isinstance(note, (str, type(None))):
@@ -248,13 +249,13 @@ class Session:
             return "the use of the approval could not be recorded"
         return None if claimed is True else "the approval was used already"
 
-    async def _declined(self, call: Dispatch, rule: str, problem: str) -> Outcome:
+    async def _declined(self, call: Dispatch, rule: str, problem: str) -> AnyOutcome:
         reason = f"{clip(call.name, 128) or 'The call'} did not run: {problem}."
         file_row(call, rule, "before-tool", "deny", reason)
         denied = Denied(tool=call.name, call_id=call.call_id, text=reason, reason=reason, rule=rule)
         return self._finished(await self._boundary.net(call, denied), call, 0.0)
 
-    def wrap(self, function: Callable[_P, Awaitable[Any]]) -> Callable[_P, Coroutine[Any, Any, Outcome]]:
+    def wrap(self, function: Callable[_P, Awaitable[Any]]) -> Callable[_P, Coroutine[Any, Any, AnyOutcome]]:
         """Guard one async callable for a hand-written loop.
 
         The guarded callable takes the arguments by name, as the model gives them, and returns the outcome.
@@ -276,7 +277,7 @@ class Session:
         chain = self._guarded[tool.name] = self._boundary.chain_for({tool.name: tool})
 
         @functools.wraps(function)
-        async def guarded(*args: _P.args, **kwargs: _P.kwargs) -> Outcome:
+        async def guarded(*args: _P.args, **kwargs: _P.kwargs) -> AnyOutcome:
             if args:
                 raise TypeError(f"{tool.name} is guarded: give its arguments by name, as a model does")
             self.turn += 1
@@ -358,31 +359,31 @@ class Session:
         except Exception as error:  # noqa: BLE001 - in a batch, the other calls must not be lost
             return _broken(call, error)
 
-    def _finished(self, outcome: Outcome, call: Dispatch, seconds: float) -> Outcome:
+    def _finished(self, outcome: Outcome, call: Dispatch, seconds: float) -> AnyOutcome:
         """Judge the effects, put rows and facts on record, and make the outcome final."""
         if (outcome.effects or outcome.malformed) and outcome.executed and not outcome.error:
             outcome = self._judged(outcome, call)
         rows = call.rows
-        outcome = settle(outcome, rows)
+        final = settle(outcome, rows)
         if rows:
             self._ledger.extend(rows)
-        if outcome.declared:
-            self._declared.extend(outcome.declared)
+        if final.declared:
+            self._declared.extend(final.declared)
         if self._emit is not None:
             self._emit(
                 ToolEnded(
-                    tool=outcome.tool,
-                    call_id=outcome.call_id,
+                    tool=final.tool,
+                    call_id=final.call_id,
                     turn=call.turn,
-                    outcome=type(outcome).__name__,
-                    status=outcome.status,
-                    error=outcome.error,
-                    executed=outcome.executed,
-                    chars=len(outcome.text),
+                    outcome=type(final).__name__,
+                    status=final.status,
+                    error=final.error,
+                    executed=final.executed,
+                    chars=len(final.text),
                     seconds=seconds,
                 )
             )
-        return outcome
+        return final
 
     def _judged(self, outcome: Outcome, call: Dispatch) -> Outcome:
         notes: list[str] = []

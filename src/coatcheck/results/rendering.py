@@ -32,7 +32,6 @@ _DICTS_MAY_HIDE = sys.version_info >= (3, 13)  # an instance's own __dict__ does
 _CHUNK = 4096
 _PIECE = 1 << 20
 _DECODED_AT_ONCE = 16 * 1024
-_WIDE = 16
 _LARGEST = sys.float_info.max
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 
@@ -165,9 +164,9 @@ def _is_exact(value: object, data: bytes) -> bool:
     the last level is looked at as a whole. A float above it sends for a search: NaN is written as ``null``.
     """
     depth = 0
-    floats = atoms = False
+    floats = False
     level: Any = (value,)
-    while not atoms and (below := get_referents(*level)):
+    while below := get_referents(*level):
         expected = 0
         for item in level:
             if type(item) is dict or type(item) is list or type(item) is tuple:
@@ -180,9 +179,9 @@ def _is_exact(value: object, data: bytes) -> bool:
             return False
         level = below
         depth += 1
-        # A wide level that begins and ends with leaves most probably holds nothing else: it need not be opened.
-        atoms = expected > _WIDE and type(level[0]) in _ATOMS and type(level[-1]) in _ATOMS and _are_atoms(level)
-    if not (atoms or _are_atoms(level)):
+    try:
+        _convert((level,), _Atoms)
+    except Exception:  # noqa: BLE001 - whatever it met, it is none of the types that JSON has, or no number
         if depth > MAX_DEPTH or not all(type(item) in _ATOMS or is_steady(item) for item in level):
             return False
         floats = True
@@ -193,19 +192,11 @@ def _hides(level: Any) -> bool:
     return any(type(item) is dict and len(get_referents(item)) != len(item) for item in level)
 
 
-def _are_atoms(level: Any) -> bool:
-    """Whether all in a level are text, numbers, booleans or null: C code tells at a third of the cost of their types.
+class _Atoms(msgspec.Struct, array_like=True, gc=False):
+    """A level of leaves that all are what JSON has; C code checks it at a third of the cost of looking at types.
 
     Other types may only seem to be leaves: a `msgspec.Raw`, a struct that the collector does not know (``gc=False``).
     """
-    try:
-        _convert((level,), _Atoms)
-    except Exception:  # noqa: BLE001 - whatever it met, it is none of the types that JSON has, or no number
-        return False
-    return True
-
-
-class _Atoms(msgspec.Struct, array_like=True, gc=False):
 
     items: tuple[str | int | Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)] | bool | None, ...]
 

@@ -15,6 +15,7 @@ import msgspec
 from coatcheck.dispatch import Dispatch
 from coatcheck.outcome import Failed, Inline, Marker, Outcome, Placed, Truncated, carried, rendered_of
 from coatcheck.results.rendering import Rendered
+from coatcheck.results.shapes import clip
 from coatcheck.settings import check_whole
 from coatcheck.steps.step import Step
 
@@ -37,24 +38,25 @@ class Truncation(msgspec.Struct, frozen=True):
         check_whole("Truncation.max_chars", self.max_chars)
 
 
-def cut(tool: str, rendered: Rendered, max_chars: int, *, tail: bool = False) -> Marker | None:
+def cut(tool: str, rendered: Rendered, max_chars: int, *, tail: bool = False, returned: bool = True) -> Marker | None:
     """Decide: ``None`` where the text fits, else the marker that the model reads instead.
 
     Args:
         tool: whose result it is.
         rendered: the text. max_chars: the limit.
         tail: keep the end as well as the beginning (for errors).
+        returned: it is what the tool returned, not a text about the call (a denial, a question).
     """
     if rendered.size <= max_chars:
         return None
-    reason = (
-        f"This is the beginning of what {tool[:128]} returned: {rendered.size} characters, "
-        f"cut to the limit of {max_chars}. Ask for less to see the rest."
-    )
+    tool = clip(tool, 128)
+    what = f"What {tool} returned" if returned else f"This text about {tool}"
+    advice = " Ask for less to see the rest." if returned else ""
+    reason = f"{what} has {rendered.size} characters, cut to the limit of {max_chars}: `head` is its beginning.{advice}"
     if tail:
         reason = (
-            f"This is the beginning and the end of an error of {tool[:128]}: {rendered.size} characters, "
-            f"cut to the limit of {max_chars}."
+            f"The error of {tool} has {rendered.size} characters, cut to the limit of {max_chars}: "
+            "`head` is its beginning, `tail` its end."
         )
         frame = len(Marker(reason=reason, head="", tail="").to_json())
         room = max_chars - frame
@@ -98,7 +100,10 @@ class TruncationStep(Step):
         """Cut the text, and say so. A ticket is left whole."""
         if isinstance(outcome, Placed):
             return outcome
-        marker = cut(outcome.tool, _text_only(outcome), self._max_chars, tail=isinstance(outcome, Failed))
+        returned = isinstance(outcome, (Inline, Truncated))
+        marker = cut(
+            outcome.tool, _text_only(outcome), self._max_chars, tail=isinstance(outcome, Failed), returned=returned
+        )
         if marker is None:
             return outcome
         if isinstance(outcome, Inline):
