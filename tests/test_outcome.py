@@ -255,7 +255,7 @@ async def test_a_middleware_may_build_an_outcome_or_replace_what_differs() -> No
 
 @pytest.mark.anyio
 async def test_the_same_outcome_may_be_handed_out_again() -> None:
-    kept: list[cc.AnyOutcome] = []
+    kept: list[cc.Outcome] = []
 
     async def remember(call: cc.ToolCall, call_next: CallNext) -> cc.Outcome:
         if not kept:

@@ -19,6 +19,7 @@ import pytest
 
 from coatcheck import (
     AbsenceDeclared,
+    AnyOutcome,
     ArtifactMinted,
     ArtifactRefused,
     Boundary,
@@ -269,7 +270,7 @@ class Walk:
         assert session.decisions == self.rows
         return self
 
-    async def resumed(self, session: Session) -> Outcome:
+    async def resumed(self, session: Session) -> AnyOutcome:
         """Start behind a link: a rule of the same name and place asked, and a person said yes."""
         index: int = self.given["start_index"] - 1
         asking = [Link({"name": link.name, "before": {"allow": True}}, "sync", []) for link in self.links]
@@ -520,7 +521,7 @@ class Run:
         self.artifacts = () if self.store is None else (await self.store.list(SCOPE)).artifacts
         return self
 
-    async def called(self, session: Session) -> list[Outcome]:
+    async def called(self, session: Session) -> list[AnyOutcome]:
         calls = [ToolCall(call["name"], untag(call["args"]), call["id"]) for call in self.given["calls"]]
         if "batch" in self.door:
             return await session.call_batch(calls)
@@ -528,7 +529,7 @@ class Run:
         arguments = json.dumps(call.arguments) if "spoken" in self.door else call.arguments
         return [await session.call(call.name, arguments, call_id=call.call_id)]
 
-    async def resumed(self, pending: Pending) -> Outcome:
+    async def resumed(self, pending: Pending) -> AnyOutcome:
         """Answer, here or on another replica that has the session and the question from their bytes alone."""
         asked = pending.call
         if "elsewhere" in self.door:

@@ -342,5 +342,5 @@ def _refreshed(found: Record, put: Record) -> Record:
     if found.meta.digest != put.meta.digest:
         raise IntegrityError(put.meta.ref, put.meta.digest, found.meta.digest)
     expires_at = later_expiry(found.meta.expires_at, put.meta.expires_at)
-    # A put that had to wait may come after one that read its clock later.
+    # The clock of another process may be ahead of this one's.
     return Record(msgspec.structs.replace(found.meta, expires_at=expires_at), max(found.last_put, put.last_put))

@@ -80,11 +80,11 @@ class MemoryStore:
     Every change is one step of the event loop it is used in, so no task ever sees half of one. Use it from
     one loop at a time.
 
-    What is bounded is each scope, by its budgets; how many scopes there are is not. What has expired takes no
-    lasting place in any of them: where there are more than 16, every put looks at four artifacts of other scopes, in
-    turn, and drops silently what has expired of them, and scopes that are empty then. So as long as anything
-    is put, the store holds less than twice what lives, beside the 16. Without a ttl and without ``expires_at``
-    nothing ever expires, and a scope stays until its artifacts are deleted.
+    What is bounded is each scope, by its budgets; how many scopes there are is not. But where there are more than 16,
+    every put looks at four artifacts, in turn, and drops those of other scopes that have expired, and scopes that
+    are empty then. Nobody could read these, and no `PutResult` names them. So what has expired leaves faster than
+    anything can come. Without a ttl and without ``expires_at`` nothing expires, and a scope stays until its artifacts
+    are deleted.
 
     Args:
         ttl: how long an artifact resolves after its last put; ``None``: until a budget evicts it. A server with ever

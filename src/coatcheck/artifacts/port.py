@@ -6,8 +6,10 @@ of this port yet.
 Promises of the whole (laws: `design.md` section 5, `reference/behaviour.md` 9.7); `coatcheck.testing.check_store`
 holds a store to them:
 
-* The scope comes first, always, and is a `Scope`: for anything else every verb raises TypeError. What is missing, expired, in another scope or no ref at all is one answer,
+* The scope comes first, always. What is missing, expired, in another scope or no ref at all is one answer,
   ``None``, byte for byte the same: never an error, never a hint. A store that cannot answer raises `StoreUnavailable`.
+* Only a `Scope` is a scope: for anything else every verb raises TypeError (`coatcheck.scope.check_scope`), so that
+  nobody shares a table by accident.
 * No interleaving of puts and sweeps, in any number of processes, loses an acknowledged put.
 * Nothing half-written is ever seen, whatever was cancelled, refused or killed.
 * Existence is never remembered from one call to the next: another replica may have deleted the artifact.
@@ -53,8 +55,11 @@ class ArtifactStore(Protocol):
         the first put's, the expiry grows if it is later, and the artifact counts as put now. Where it was there
         and cannot be read any more, it is stored again.
 
-        Removes from its scope only what a byte or count budget forces out, and reports it. A put that is refused leaves nothing.
-        One that fails or is cancelled leaves the whole artifact or none of it; both are harmless.
+        The ttl runs from the moment of the put itself, not from the call: however long the call had to wait, the
+        artifact has its life before it.
+
+        Removes from its scope only what a byte or count budget forces out, and reports it. A put that is refused
+        leaves nothing. One that fails or is cancelled leaves the whole artifact or none of it; both are harmless.
 
         Args:
             data: the payload.

@@ -20,7 +20,7 @@ import math
 import sys
 import uuid
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -28,11 +28,31 @@ import msgspec
 from coatcheck.errors import RenderingError
 from coatcheck.results.envelope import Encoded
 
-__all__ = ["MAX_DEPTH", "canonical", "is_steady"]
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_VALUES",
+    "TOO_MANY",
+    "canonical",
+    "canonical_rows",
+    "is_steady",
+    "said",
+    "spell_path",
+    "spell_step",
+]
 
 MAX_DEPTH = 200
 """How deep a value may be nested. Deeper is a mistake or an attack, and would exhaust the interpreter's stack."""
 
+MAX_VALUES = 20_000_000
+"""How many values one value may hold, each counted wherever it stands. A list of lists that share what they hold
+doubles with every level: forty levels of it are a few bytes here, and more text than any machine can hold."""
+
+TOO_MANY = f"more than {MAX_VALUES} values, or the same ones within each other over and over"
+
+MAX_PATH_CHARS = 300
+"""A longer path is shown by its beginning and its end."""
+
+_ROWS_AT_ONCE = 256
 _NATIVE = frozenset({bool, type(None), datetime.date, datetime.timedelta, uuid.UUID})
 _STEADY = _NATIVE | {bytes, bytearray, decimal.Decimal}
 _CLOCKS = frozenset({datetime.datetime, datetime.time})
@@ -50,7 +70,23 @@ class _Fault(Exception):
         self.steps: list[str] = []
 
 
-def canonical(value: object, *, keep_bytes: bool = False) -> Any:
+class _Walk:
+    """One walk over a value: how it is made, and how many values it may still meet."""
+
+    __slots__ = ("keep_bytes", "left", "private")
+
+    def __init__(self, *, keep_bytes: bool = False, private: bool = False) -> None:
+        self.keep_bytes = keep_bytes
+        self.private = private
+        self.left = MAX_VALUES
+
+    def meet(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise _Fault(TOO_MANY)
+
+
+def canonical(value: object, *, keep_bytes: bool = False, private: bool = False) -> Any:
     """Return ``value`` as something that `msgspec.json` encodes without changing its meaning.
 
     Whatever needs no conversion is returned as it is, by reference. Dictionaries keep their order; sets
@@ -60,16 +96,32 @@ def canonical(value: object, *, keep_bytes: bool = False) -> Any:
     Args:
         value: anything.
         keep_bytes: leave bytes as bytes, for whoever looks for binary (`coatcheck.results.binary`).
+        private: share no container with ``value``, so that nobody who keeps it can change what comes back.
 
     Raises:
         RenderingError: for a float that is no number, a lone surrogate, keys that would become one,
-            bytes as a key, a value nested too deep or within itself, or a type JSON has no word for.
-            Its path says where (``$.rows[3].mean``).
+            bytes as a key, a value nested too deep or within itself, too many values, or a type JSON has
+            no word for. Its path says where (``$.rows[3].mean``).
     """
     try:
-        return _convert(value, 0, keep_bytes)
-    except _Fault as fault:
-        raise RenderingError("$" + "".join(reversed(fault.steps)), str(fault)) from None
+        return _convert(value, 0, _Walk(keep_bytes=keep_bytes, private=private))
+    except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
+        raise _refusal(error) from None
+
+
+def canonical_rows(value: list[Any]) -> Iterator[list[Any]]:
+    """The elements of ``canonical(value)``, some hundred at a time: a long list of records is never there twice."""
+    walk = _Walk()
+    for start in range(0, len(value), _ROWS_AT_ONCE):
+        try:
+            yield _sequence(value[start : start + _ROWS_AT_ONCE], 0, walk, start)
+        except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
+            raise _refusal(error) from None
+
+
+def _refusal(error: Exception) -> RenderingError:
+    fault = error if isinstance(error, _Fault) else _raised(error)
+    return RenderingError(spell_path(fault.steps[::-1]), str(fault))
 
 
 def is_steady(leaf: object) -> bool:
@@ -82,7 +134,7 @@ def is_steady(leaf: object) -> bool:
     return kind in _STEADY or (kind in (dict, list, tuple) and not leaf)
 
 
-def _convert(value: Any, depth: int, keep: bool) -> Any:
+def _convert(value: Any, depth: int, walk: _Walk) -> Any:
     kind = type(value)
     if kind is str:
         return _text(value)
@@ -103,28 +155,29 @@ def _convert(value: Any, depth: int, keep: bool) -> Any:
     if depth > MAX_DEPTH:
         raise _Fault(f"nested deeper than {MAX_DEPTH} levels, or within itself")
     if isinstance(value, Mapping):
-        return _mapping(value, depth, keep)
+        return _mapping(value, depth, walk)
     if isinstance(value, enum.Enum):
-        return _convert(value.value, depth + 1, keep)
+        return _convert(value.value, depth + 1, walk)
     if isinstance(value, (list, tuple, deque)):
-        return _sequence(value, depth, keep)
+        return _sequence(value, depth, walk)
     if isinstance(value, (set, frozenset)):
-        return _in_order([_convert(item, depth + 1, keep) for item in value])
+        walk.meet(len(value))
+        return _in_order([_convert(item, depth + 1, walk) for item in value])
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value) if keep else base64.b64encode(bytes(value)).decode()
+        return bytes(value) if walk.keep_bytes else base64.b64encode(bytes(value)).decode()
     if isinstance(value, decimal.Decimal):
         return str(value)
     if isinstance(value, msgspec.Struct):
-        return _struct(value, depth, keep)
+        return _struct(value, depth, walk)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _fields(value, (field.name for field in dataclasses.fields(value)), depth, keep)
+        return _fields(value, (field.name for field in dataclasses.fields(value)), depth, walk)
     if isinstance(value, str):
         return _text(str.__str__(value))
     if isinstance(value, int):
-        return _convert(int(value), depth, keep)
+        return _convert(int(value), depth, walk)
     if isinstance(value, float):
-        return _convert(float(value), depth, keep)
-    return _guest(value, depth, keep)
+        return _convert(float(value), depth, walk)
+    return _guest(value, depth, walk)
 
 
 def _text(value: str) -> str:
@@ -160,20 +213,21 @@ def _on_the_minute(value: datetime.datetime | datetime.time) -> datetime.datetim
     return value.astimezone(datetime.UTC)
 
 
-def _mapping(value: Mapping[Any, Any], depth: int, keep: bool) -> dict[str, Any]:
+def _mapping(value: Mapping[Any, Any], depth: int, walk: _Walk) -> dict[str, Any]:
     result: dict[str, Any] = {}
-    changed = type(value) is not dict
+    changed = walk.private or type(value) is not dict
     for key, item in value.items():
         name = key if type(key) is str else _key(key)
         try:
             _text(name)
-            converted = _convert(item, depth + 1, keep)
+            converted = _convert(item, depth + 1, walk)
             if name in result:
                 raise _Fault(f"two keys of the mapping become one in JSON: {name[:_MAX_SHOWN_CHARS]!a}")
         except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
-            raise _at(_step(name), error) from None
+            raise _at(spell_step(name), error) from None
         changed = changed or converted is not item or name is not key
         result[name] = converted
+    walk.meet(len(result))
     return result if changed else value  # type: ignore[return-value]  # unchanged: it is a dict
 
 
@@ -189,12 +243,24 @@ def _key(key: object) -> str:
         return str(_long(int(key)))
     if isinstance(key, float):
         key = float(key)
-    if type(key) in _KEYS_AS_MSGSPEC_WRITES_THEM and not (isinstance(key, decimal.Decimal) and key.is_nan()):
-        return msgspec.json.encode(_convert(key, 0, False)).decode().strip('"')
+    if (type(key) is float and not math.isfinite(key)) or (type(key) is decimal.Decimal and key.is_nan()):
+        raise _Fault(f"a mapping key that is no finite number ({key}), which JSON cannot carry; use text")
+    if type(key) in _KEYS_AS_MSGSPEC_WRITES_THEM:
+        return msgspec.json.encode(_convert(key, 0, _Walk())).decode().strip('"')
     raise _Fault(f"a mapping key of type {_name(key)}, which JSON cannot carry; use text")
 
 
-def _step(name: str) -> str:
+def spell_path(steps: list[str]) -> str:
+    """The path of some steps, from the outermost; the middle of a long one is left out."""
+    path = "$" + "".join(steps)
+    if len(path) <= MAX_PATH_CHARS:
+        return path
+    half = MAX_PATH_CHARS // 2
+    return f"{path[:half]}…{path[1 - half :]}"
+
+
+def spell_step(name: str) -> str:
+    """One step of a path, into a mapping or a record."""
     if name.isidentifier() and len(name) <= _MAX_SHOWN_CHARS:
         return f".{name}"
     return f"[{name!a}]" if len(name) <= _MAX_SHOWN_CHARS else f"[{name[:_MAX_SHOWN_CHARS]!a}…]"
@@ -202,25 +268,34 @@ def _step(name: str) -> str:
 
 def _at(step: str, error: Exception) -> _Fault:
     """The fault, one step further up; what is no fault yet was raised by the value itself."""
-    fault = error if isinstance(error, _Fault) else _Fault(f"a value that JSON cannot carry ({_said(error)})")
+    fault = error if isinstance(error, _Fault) else _raised(error)
     fault.steps.append(step)
     return fault
 
 
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:300]
+def _raised(error: Exception) -> _Fault:
+    return _Fault(f"a value that JSON cannot carry ({said(error)})")
 
 
-def _sequence(value: Any, depth: int, keep: bool) -> Any:
+def said(error: Exception) -> str:
+    """What an error says, where it can: one of a foreign value may raise when it is asked."""
+    try:
+        return f"{type(error).__name__}: {error}"[:300]
+    except Exception:  # noqa: BLE001 - that is what is meant
+        return "an error that does not say what it is"
+
+
+def _sequence(value: Any, depth: int, walk: _Walk, first: int = 0) -> Any:
     result = []
-    changed = type(value) not in (list, tuple)
-    for index, item in enumerate(value):
+    changed = walk.private or type(value) not in (list, tuple)
+    for index, item in enumerate(value, first):
         try:
-            converted = _convert(item, depth + 1, keep)
+            converted = _convert(item, depth + 1, walk)
         except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
             raise _at(f"[{index}]", error) from None
         changed = changed or converted is not item
         result.append(converted)
+    walk.meet(len(result))
     return result if changed else value
 
 
@@ -231,7 +306,7 @@ def _in_order(items: list[Any]) -> list[Any]:
         return sorted(items, key=msgspec.json.encode)
 
 
-def _struct(value: msgspec.Struct, depth: int, keep: bool) -> Any:
+def _struct(value: msgspec.Struct, depth: int, walk: _Walk) -> Any:
     if isinstance(value, Encoded):
         raise _Fault("Encoded inside another value; return it as the whole result")
     changes = {}
@@ -241,15 +316,16 @@ def _struct(value: msgspec.Struct, depth: int, keep: bool) -> Any:
         if name in left_out:
             continue
         try:
-            converted = _convert(item, depth + 1, keep)
+            converted = _convert(item, depth + 1, walk)
         except Exception as error:  # noqa: BLE001 - a foreign value may raise anything
-            raise _at(_step(name), error) from None
+            raise _at(spell_step(name), error) from None
         if converted is not item:
             changes[name] = converted
+    walk.meet(len(value.__struct_fields__))
     twin = copy.copy(value) if changes else value  # its own encoding rules (renames, tags, defaults) stay its own
     for name, converted in changes.items():
         msgspec.structs.force_setattr(twin, name, converted)
-    return msgspec.to_builtins(twin, builtin_types=(bytes,)) if keep else twin
+    return msgspec.to_builtins(twin, builtin_types=(bytes,)) if walk.keep_bytes else twin
 
 
 def _left_out(value: msgspec.Struct) -> frozenset[str]:
@@ -271,41 +347,55 @@ def _factory(default: Any) -> Any:
     return getattr(default, "factory", None)
 
 
-def _fields(value: object, names: Any, depth: int, keep: bool) -> dict[str, Any]:
+def _fields(value: object, names: Any, depth: int, walk: _Walk) -> dict[str, Any]:
     items = {name: getattr(value, name) for name in names}
-    return _mapping({name: item for name, item in items.items() if item is not msgspec.UNSET}, depth + 1, keep)
+    return _mapping({name: item for name, item in items.items() if item is not msgspec.UNSET}, depth + 1, walk)
 
 
-def _guest(value: Any, depth: int, keep: bool) -> Any:
+def _guest(value: Any, depth: int, walk: _Walk) -> Any:
     """Values of libraries that are asked about only where they are loaded already: this module imports none."""
     cls = type(value)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         if isinstance(value, (numpy.datetime64, numpy.timedelta64)):
-            return _numpy_time(value, depth, keep)
+            return _numpy_time(value, depth, walk)
         if isinstance(value, numpy.ndarray):
+            if value.size > walk.left:  # a broadcast array takes no room before it is a list
+                raise _Fault(TOO_MANY)
+            if _is_masked(value):
+                if not value.ndim and value.dtype.names is None:
+                    raise _Fault("a masked element, which JSON cannot carry; send null or leave it out")
+                return _convert(list(value), depth + 1, walk)
             if value.dtype.kind in "mMV":  # it may hold times, which `tolist` makes bare integers, or None
-                return _convert(list(value) if value.ndim else value[()], depth + 1, keep)
-            return _convert(value.tolist(), depth + 1, keep)
+                return _convert(list(value) if value.ndim else value[()], depth + 1, walk)
+            return _convert(value.tolist(), depth + 1, walk)
         if isinstance(value, numpy.generic):
             record = isinstance(value, numpy.void) and value.dtype.names is not None
             plain = list(value) if record else value.item()
-            return _refuse(value) if isinstance(plain, numpy.generic) else _convert(plain, depth + 1, keep)
+            return _refuse(value) if isinstance(plain, numpy.generic) else _convert(plain, depth + 1, walk)
     pydantic = sys.modules.get("pydantic")
     if pydantic is not None and isinstance(value, pydantic.BaseModel):
-        return _convert(value.model_dump(by_alias=True), depth + 1, keep)
+        return _convert(value.model_dump(by_alias=True), depth + 1, walk)
     if "attr" in sys.modules and hasattr(cls, "__attrs_attrs__"):
-        return _fields(value, (attribute.name for attribute in cls.__attrs_attrs__), depth, keep)
+        return _fields(value, (attribute.name for attribute in cls.__attrs_attrs__), depth, walk)
     return _refuse(value)
 
 
-def _numpy_time(value: Any, depth: int, keep: bool) -> Any:
+def _is_masked(value: Any) -> bool:
+    """Whether an array has masked elements, which `tolist` makes None; of a record each field may be one."""
+    masked = sys.modules.get("numpy.ma")
+    if masked is None or not isinstance(value, masked.MaskedArray) or value.mask is masked.nomask:
+        return False
+    return value.dtype.names is not None or bool(value.mask.any())
+
+
+def _numpy_time(value: Any, depth: int, walk: _Walk) -> Any:
     """A date or a duration of numpy's, where Python has the same one; a bare count of some unit says nothing."""
     plain = value.item()
     if plain is None:
         raise _Fault("a date or duration that is none (NaT), which JSON cannot carry; send null or leave it out")
     if not isinstance(plain, int):
-        return _convert(plain, depth + 1, keep)
+        return _convert(plain, depth + 1, walk)
     text = str(value)
     return text if text[:1].isdigit() and "-" in text else _refuse(value)
 
