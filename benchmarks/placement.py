@@ -121,7 +121,7 @@ async def peak_bytes(placing: Placing) -> int:
 
 async def longest_block(placing: Placing, rounds: int) -> float:
     """Seconds; the median over the rounds of the latest that a heartbeat came while a result was placed."""
-    latest: list[float] = []
+    latest = [0.0]  # how late it came in each round; first while nothing is placed
 
     async def beat() -> None:
         while True:
@@ -133,7 +133,7 @@ async def longest_block(placing: Placing, rounds: int) -> float:
     async with anyio.create_task_group() as group:
         group.start_soon(beat)
         for _ in range(rounds):
-            await anyio.sleep(5 * HEARTBEAT_SECONDS) if latest else latest.append(0.0)
+            await anyio.sleep(2 * HEARTBEAT_SECONDS)
             latest.append(0.0)
             ticket = await placing.once()
             await anyio.sleep(2 * HEARTBEAT_SECONDS)  # the beat that was held up is heard

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import pytest
 
 from coatcheck.artifacts.directory import DirectoryStore
@@ -27,6 +28,7 @@ async def test_the_memory_store_keeps_every_law_that_can_be_tried_in_one_process
     assert report.ok, str(report)
     assert {result.id for result in report.results if result.verdict == "not-applicable"} == {
         "verified-get",
+        "damaged-payload",
         "lost-payload",
         "another-process",
         "not-remembered",
@@ -113,6 +115,12 @@ class ForgetsTenants(Broken):
 
     async def get(self, scope: Scope, ref: str) -> Artifact | None:
         return await self.inner.get(Scope(conversation=scope.conversation), ref)
+
+
+class TakesAnyScope(Broken):
+    async def put(self, scope: Scope, data: bytes, **words: Any) -> PutResult:
+        taken = scope if isinstance(scope, Scope) else Scope(conversation=repr(scope))
+        return await self.inner.put(taken, data, **words)
 
 
 class FoldsCase(Broken):
@@ -222,6 +230,7 @@ class KeepsTheLastWords(Broken):
     ("make", "caught"),
     [
         (ForgetsTenants, {"ref-alone", "confusable-scopes", "own-table"}),
+        (TakesAnyScope, {"not-a-scope"}),
         (FoldsCase, {"confusable-scopes"}),
         (RaisesOnMalformedRefs, {"one-absence"}),
         (SkipsWhatIsThere, {"puts-refresh", "expiry-only-grows", "oldest-put-leaves"}),
@@ -244,6 +253,21 @@ async def test_a_store_that_breaks_a_law_is_caught_by_the_case_of_that_law(make:
     assert all(result.detail for result in report.failures)
 
 
+async def damage(store: ArtifactStore, scope: Scope, ref: str) -> None:
+    """A hand on the memory of a store."""
+    inner = store.inner if isinstance(store, Broken) else store
+    assert isinstance(inner, MemoryStore)
+    entries = inner._scopes[scope]
+    entries[ref] = msgspec.structs.replace(entries[ref], data=entries[ref].data[::-1])
+
+
+async def test_a_second_put_that_leaves_a_damaged_payload_where_it_is_is_caught() -> None:
+    sound = await check_store(MemoryStore, corrupt=damage, only={"damaged-payload", "verified-get"})
+    assert sound.counts["passed"] == 2, str(sound)
+    broken = await check_store(SkipsWhatIsThere, corrupt=damage, only={"damaged-payload"})
+    assert [result.id for result in broken.failures] == ["damaged-payload"]
+
+
 async def test_a_store_that_raises_where_it_should_answer_fails_with_what_it_raised() -> None:
     report = await check_store(lambda **options: FaultyStore(MemoryStore(**options), get=fail(OSError("no disk"))))
     failed = {result.id: result.detail for result in report.failures}
@@ -261,7 +285,7 @@ async def test_a_store_that_hangs_fails_within_the_time_given() -> None:
 async def test_a_failure_that_was_declared_is_run_and_reported_as_declared() -> None:
     report = await check_store(DryRunRemoves, declared={"sweep": "our server has no dry run"})
     assert report.ok
-    assert report.counts == {"passed": 30, "not-applicable": 4, "declared": 1, "failed": 0}
+    assert report.counts == {"passed": 31, "not-applicable": 5, "declared": 1, "failed": 0}
     [result] = [result for result in report.results if result.verdict == "declared"]
     assert (result.id, result.detail, result.stale) == ("sweep", "our server has no dry run", False)
 

@@ -1,6 +1,6 @@
 """What is the directory store's own, beside the port's laws, which `test_conformance` tries on it: layout and modes.
 
-Laws: issue 2 section 4; `design.md` section 5; `cases.md` C1.
+Laws: `design.md` section 5; `cases.md` C1.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import stat
 from collections.abc import Callable
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,17 @@ import anyio
 import anyio.to_thread
 import msgspec
 import pytest
+from hypothesis import given
 
-from coatcheck.artifacts import files
+from coatcheck.artifacts import disk, files
+from coatcheck.artifacts import root as root_module
 from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.meta import Swept
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.errors import ConfigurationError, IntegrityError, StoreUnavailable
-from coatcheck.scope import Scope, scope_segments
+from coatcheck.scope import Scope, is_segment, scope_segments
 from coatcheck.testing import ManualClock
+from coatcheck.testing.strategies import scopes
 from tests.artifacts._disk import (
     DATA,
     SCOPE,
@@ -124,12 +128,84 @@ async def test_a_store_of_another_format_is_refused_and_left_alone(root: Path) -
     assert contents(root) == {".coatcheck-2"}
 
 
-async def test_what_is_not_the_store_s_own_in_its_directory_is_left_alone(store: DirectoryStore, root: Path) -> None:
+async def test_a_new_volume_is_made_a_store_although_it_has_a_folder_for_what_was_lost(root: Path) -> None:
     (root / "lost+found").mkdir(parents=True)
-    write_bytes(root / "notes.txt", b"mine")
+    async with DirectoryStore(root) as store:
+        await put(store)
+        await store.sweep()
+    assert (root / "lost+found").is_dir()
+
+
+@pytest.mark.parametrize("name", ["notes.txt", ".hidden", "photos/", "acme/dana/c-42/.new-0123456789abcdef/"])
+async def test_a_directory_that_holds_anything_is_not_made_a_store_and_is_left_alone(root: Path, name: str) -> None:
+    if name.endswith("/"):
+        (root / name).mkdir(parents=True)
+    else:
+        root.mkdir(parents=True)
+        write_bytes(root / name, b"mine")
+    before = names_under(root)
+    calls: list[Callable[[DirectoryStore], Any]] = [
+        lambda store: store.__aenter__(),
+        put,
+        lambda store: store.sweep(),
+        lambda store: store.sweep(Scope(tenant="acme", principal="dana", conversation="c-42")),
+    ]
+    for call in calls:
+        with pytest.raises(StoreUnavailable, match=f"{root} is not empty, and is not a store: name a directory of the"):
+            await call(DirectoryStore(root))
+    assert names_under(root) == before
+    assert await payload(inside := DirectoryStore(root / "inside"), (await put(inside)).meta.ref) == DATA
+
+
+async def test_a_store_that_another_process_makes_of_the_directory_meanwhile_is_a_store(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await put(store)
-    assert await store.sweep() == ()
-    assert {"lost+found", "notes.txt"} <= contents(root)
+    looks = count()
+
+    def seen_late(name: str, parent: int) -> bool:
+        return next(looks) > 0 and disk.exists(name, parent)
+
+    monkeypatch.setattr(root_module, "exists", seen_late)
+    assert not (await put(DirectoryStore(root))).created
+    assert next(looks) > 1
+
+
+async def test_many_stores_that_open_a_new_directory_at_once_make_one_store_of_it(root: Path) -> None:
+    stores = [DirectoryStore(root) for _ in range(12)]
+    async with anyio.create_task_group() as tasks:
+        for number, each in enumerate(stores):
+            tasks.start_soon(put, each, b"%d" % number)
+    assert len((await stores[0].list(SCOPE)).artifacts) == 12
+
+
+async def test_a_sweep_neither_counts_nor_touches_what_is_not_the_store_s_own(
+    store: DirectoryStore, root: Path
+) -> None:
+    scope = root.joinpath(*scope_segments(SCOPE))
+    meta = (await put(store)).meta
+    minted = ".new-0123456789abcdef"
+    for path in (
+        *(root / name for name in ("lost+found", f"Backup/2024/may/{minted}", f"backup/2024/may.txt/{minted}")),
+        *(root / name for name in (f"backup/a b/may/{minted}", f"{'t' * 81}/_/c/{minted}", f".trash/a/b/{minted}")),
+        *(scope / name for name in (".new-", ".new-notes", ".new-0123456789abcde", ".old-0123456789abcdef0")),
+        *(scope / name for name in (".new-0123456789ABCDEF", ".tmp-0123456789abcdef", "new-0123456789abcdef")),
+        *(scope / name for name in ("abc", "z", "Zz", "a.")),
+    ):
+        path.mkdir(parents=True)
+    for path in (root / "notes.txt", scope / ".old-notes.txt", scope / f"{minted}.txt", scope / meta.ref):
+        write_bytes(path, b"mine")
+    before = names_under(root)
+    for only in (None, SCOPE, Scope(conversation="another")):
+        assert await store.sweep(only, dry_run=True) == ()
+        assert await store.sweep(only) == ()
+    assert names_under(root) == before
+    assert (await store.list(SCOPE)).artifacts == (meta,)
+
+
+@given(scopes())
+def test_every_scope_has_a_directory_that_a_sweep_finds(scope: Scope) -> None:
+    assert all(is_segment(segment) for segment in scope_segments(scope))
 
 
 @pytest.mark.parametrize("how", ["removed", "emptied"])

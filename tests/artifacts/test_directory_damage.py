@@ -1,6 +1,6 @@
 """The directory store on a disk that is damaged, full, or was left by a crash.
 
-Laws: issue 2 section 4; `cases.md` D5.
+Laws: `cases.md` D5.
 """
 
 from __future__ import annotations
@@ -113,10 +113,44 @@ async def test_a_damaged_payload_is_never_handed_out_and_head_still_answers(
     assert await store.head(SCOPE, meta.ref) == meta
 
 
-async def test_a_put_stores_a_payload_of_the_wrong_size_again(store: DirectoryStore, root: Path) -> None:
+@pytest.mark.parametrize("damaged", [b"pay", bytes(len(DATA)), DATA[::-1]], ids=["cut", "zeros", "reversed"])
+async def test_a_put_stores_a_payload_that_was_damaged_again(store: DirectoryStore, root: Path, damaged: bytes) -> None:
+    meta = (await put(store, label="first")).meta
+    write_bytes(place(root, meta.ref) / "data", damaged)
+    again = await put(store, label="second")
+    assert (again.created, again.meta.label) == (True, "second")
+    assert await payload(store, meta.ref) == DATA
+    assert not (await put(store)).created
+
+
+async def test_a_put_stores_a_large_payload_that_was_damaged_in_its_middle_again(
+    store: DirectoryStore, root: Path
+) -> None:
+    data = b"x" * (1 << 20)
+    meta = (await put(store, data)).meta
+    where = place(root, meta.ref) / "data"
+    write_bytes(where, data[: 1 << 19] + bytes(4096) + data[(1 << 19) + 4096 :])
+    assert (await put(store, data)).created
+    assert read_bytes(where) == data
+
+
+async def test_a_put_stores_a_payload_that_the_disk_cannot_read_again(
+    store: DirectoryStore, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     meta = (await put(store)).meta
-    write_bytes(place(root, meta.ref) / "data", b"pay")
-    assert (await put(store)).created
+    inode = inode_of(place(root, meta.ref) / "data")
+
+    def fails_on_data(name: str, parent: int) -> int:
+        if name == "data":
+            raise OSError(errno.EIO, "Input/output error")
+        return disk.open_for_reading(name, parent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "open_for_reading", fails_on_data)
+        with pytest.raises(StoreUnavailable, match="EIO"):
+            await store.get(SCOPE, meta.ref)
+        assert (await put(store)).created
+    assert inode_of(place(root, meta.ref) / "data") != inode
     assert await payload(store, meta.ref) == DATA
 
 
@@ -160,10 +194,11 @@ async def test_a_second_put_leaves_the_payload_alone(store: DirectoryStore, root
 async def test_what_a_crash_left_is_never_seen_and_is_swept(store: DirectoryStore, root: Path) -> None:
     meta = (await put(store)).meta
     scope = root.joinpath(*scope_segments(SCOPE))
-    (scope / ".new-0").mkdir()
-    write_bytes(scope / ".new-0" / "data", b"half")
-    write_bytes(scope / ".new-1", b"{")
-    (scope / ".old-2" / "deeper").mkdir(parents=True)
+    new, rewritten, old = (f".{what}-{number:016x}" for number, what in enumerate(("new", "new", "old")))
+    (scope / new).mkdir()
+    write_bytes(scope / new / "data", b"half")
+    write_bytes(scope / rewritten, b"{")
+    (scope / old / "deeper").mkdir(parents=True)
     (scope / "zz").mkdir()
     assert (await store.list(SCOPE)).artifacts == (meta,)
 

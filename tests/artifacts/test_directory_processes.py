@@ -22,10 +22,12 @@ import msgspec
 import pytest
 
 from coatcheck.artifacts import disk, files
+from coatcheck.artifacts import root as root_module
 from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.meta import ArtifactMeta, PutResult
 from coatcheck.artifacts.root import Root
 from coatcheck.artifacts.workers import Abandoned
+from coatcheck.errors import InvalidArtifact
 from coatcheck.scope import Scope, scope_segments
 from coatcheck.testing import ManualClock
 from tests.artifacts._disk import DATA, SCOPE, all_work_done, contents, payload, put
@@ -79,6 +81,56 @@ async def test_a_budget_holds_after_a_restart_also_a_smaller_one(root: Path) -> 
     result = await put(DirectoryStore(root, max_count=2, clock=clock), b"3")
     assert (result.created, [gone.reason for gone in result.swept]) == (False, ["max-count", "max-count"])
     assert len((await DirectoryStore(root).list(SCOPE)).artifacts) == 2
+
+
+@pytest.fixture
+def slow_lock(monkeypatch: pytest.MonkeyPatch) -> ManualClock:
+    """A clock, and a lock that another process holds for 150 seconds by it, each time that somebody wants it."""
+    clock = ManualClock()
+    works = root_module._acquire
+
+    def slow(*arguments: Any) -> None:
+        clock.advance(150)
+        works(*arguments)
+
+    monkeypatch.setattr(root_module, "_acquire", slow)
+    return clock
+
+
+async def test_a_put_that_had_to_wait_for_the_lock_has_its_whole_life_before_it(
+    root: Path, slow_lock: ManualClock
+) -> None:
+    store = DirectoryStore(root, ttl=timedelta(seconds=100), clock=slow_lock)
+    for data in (DATA, b"other"):
+        result = await put(store, data)
+        assert result.created
+        assert result.meta.created_at == slow_lock.now
+        assert result.meta.expires_at == slow_lock.now + timedelta(seconds=100)
+        assert await payload(store, result.meta.ref) == data
+
+
+async def test_a_second_put_that_had_to_wait_makes_the_artifact_as_young_as_itself(
+    root: Path, slow_lock: ManualClock
+) -> None:
+    store = DirectoryStore(root, ttl=timedelta(seconds=1000), max_count=2, clock=slow_lock)
+    first = await put(store)
+    between = await put(store, b"between")
+    again = await put(store)
+    assert not again.created
+    assert again.meta.created_at == first.meta.created_at
+    assert again.meta.expires_at == slow_lock.now + timedelta(seconds=1000)
+    evicted = (await put(store, b"new")).swept
+    assert [gone.ref for gone in evicted] == [between.meta.ref], "the age that evictions go by is that of the put"
+
+
+async def test_a_put_that_outlived_its_own_expiry_while_it_waited_is_refused_and_leaves_nothing(
+    root: Path, slow_lock: ManualClock
+) -> None:
+    store = DirectoryStore(root, clock=slow_lock)
+    with pytest.raises(InvalidArtifact, match="expires_at must be in the future"):
+        await put(store, expires_at=slow_lock.now + timedelta(seconds=150))
+    assert (await store.list(SCOPE)).artifacts == ()
+    assert (await put(store, expires_at=slow_lock.now + timedelta(seconds=151))).created
 
 
 CHILD = """
@@ -214,6 +266,32 @@ async def test_a_put_that_is_given_up_while_it_writes_is_never_seen(
         await all_work_done(store)
     assert (await store.list(SCOPE)).artifacts == (before,)
     assert contents(root.joinpath(*scope_segments(SCOPE))) == {before.ref[4:6]}
+
+
+async def test_a_second_put_that_is_given_up_while_it_reads_refreshes_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    store = DirectoryStore(root, ttl=timedelta(seconds=100), clock=clock)
+    before = (await put(store)).meta
+    clock.advance(50)
+    reading, go_on = threading.Event(), threading.Event()
+    works = files.ScopeDirectory.holds
+
+    def slow(scope: files.ScopeDirectory, meta: ArtifactMeta) -> bool:
+        reading.set()
+        go_on.wait(5)
+        return works(scope, meta)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.ScopeDirectory, "holds", slow)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(put, store)
+            assert await anyio.to_thread.run_sync(reading.wait, 5)
+            tasks.cancel_scope.cancel()
+        go_on.set()
+        await all_work_done(store)
+    assert await store.head(SCOPE, before.ref) == before
 
 
 async def test_what_nobody_waits_for_does_not_begin_though_the_lock_is_free(store: DirectoryStore, root: Path) -> None:

@@ -23,6 +23,8 @@ from coatcheck.testing.strategies import json_values, payloads
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 BASE64 = base64.b64encode(PNG).decode()
+PADDED = base64.b64encode(PNG + b"x").decode()
+STRAY = PADDED.replace("eA==", "eB==")  # its last bits stand for nothing
 
 
 def mcp_image(data: str = BASE64, mime: str = "image/png") -> dict[str, Any]:
@@ -94,9 +96,8 @@ def test_bytes_are_binary_wherever_they_stand_and_in_order(pieces: list[bytes], 
     [
         (f"data:image/png;base64,{BASE64}", "image/png"),
         (f"data:IMAGE/PNG;base64,{BASE64}", "image/png"),
-        (f"data:image/svg+xml;charset=utf-8;base64,{BASE64}", "image/svg+xml"),
-        (f"data:text/plain;base64,{BASE64}", "text/plain"),
-        (f"data:application/pdf;name=a.pdf;base64,{BASE64}", "application/pdf"),
+        (f"data:image/svg+xml;base64,{BASE64}", "image/svg+xml"),
+        (f"data:application/pdf;base64,{BASE64}", "application/pdf"),
     ],
 )
 def test_f2_a_whole_data_url_is_its_decoded_bytes(url: str, media_type: str) -> None:
@@ -104,11 +105,38 @@ def test_f2_a_whole_data_url_is_its_decoded_bytes(url: str, media_type: str) -> 
     assert (blob.media_type, blob.data, blob.path, blob.original) == (media_type, PNG, "$.url", url)
 
 
-@pytest.mark.parametrize("mime_key", ["mimeType", "mime_type", "media_type"])
+@pytest.mark.parametrize("mime_key", ["mimeType", "mime_type", "media_type", "mediaType"])
 @pytest.mark.parametrize("mime", ["image/png", "IMAGE/PNG", " image/png ; q=1", "image/png;charset=binary"])
 def test_the_declared_type_is_read_without_case_and_parameters(mime_key: str, mime: str) -> None:
     [blob] = blobs_of({mime_key: mime, "data": BASE64})
     assert (blob.media_type, blob.data) == ("image/png", PNG)
+    assert may_hold_binary({}, msgspec.json.encode({mime_key: mime, "data": BASE64}))
+
+
+@given(
+    st.text("0123456789abcdefABCDEF+/=gz", max_size=70)
+    | st.sampled_from([BASE64, BASE64[:64], BASE64[:-4], STRAY, PNG.hex(), BASE64[:80].replace("A", "B")])
+    | st.binary(max_size=100).map(lambda data: base64.b64encode(data).decode())
+)
+def test_text_is_binary_only_where_its_bytes_give_it_back_letter_by_letter(text: str) -> None:
+    for prefix, value in (
+        ("", {"mimeType": "image/png", "data": text}),
+        ("data:image/png;base64,", {"url": f"data:image/png;base64,{text}"}),
+    ):
+        for blob in blobs_of(value):
+            assert prefix + base64.b64encode(blob.data).decode() == blob.original == prefix + text
+            assert len(text) >= 64
+
+
+def test_where_binary_is_found_is_spelled_as_in_a_refusal_and_stays_short() -> None:
+    [blob] = blobs_of({"a b": [{"é": b"x"}]})
+    assert blob.path == "$['a b'][0].é"
+    value: Any = b"x"
+    for _ in range(100):
+        value = {"k" * 1000: value}
+    [blob] = blobs_of({"first": value})
+    assert len(blob.path) == 300
+    assert blob.path.startswith("$.first")
 
 
 # --- what only looks like it ---
@@ -152,6 +180,21 @@ LOOKALIKES = [
     {"url": "data:image/png;base64,!!"},
     {"url": "data:image/png;base64,abc"},
     {"url": "data:text/html,<p>hello</p>"},
+    {"url": f"data:image/svg+xml;charset=utf-8;base64,{BASE64}"},
+    {"url": f"data:text/plain;charset=utf-16le;base64,{BASE64}"},
+    {"url": f"data:text/plain;base64,{BASE64}"},
+    {"url": f"data:application/json;base64,{BASE64}"},
+    {"url": f"data:application/pdf;name=a.pdf;base64,{BASE64}"},
+    {"url": f"data:image/png;base64,{base64.b64encode(PNG[:45]).decode()}"},
+    {"url": f"data:image/png;base64,{STRAY}"},
+    {"type": "job", "mimeType": "image/png", "data": "done"},
+    {"mimeType": "image/png", "data": "completed/successfully/0123"},
+    {"mimeType": "image/png", "data": base64.b64encode(PNG[:45]).decode()},
+    {"mimeType": "image/png", "data": STRAY},
+    {"mimeType": "image/png", "data": PADDED.rstrip("=")},
+    {"mimeType": "image/png", "data": PNG.hex()},
+    {"mimeType": "image/png", "data": PNG.hex().upper()},
+    {"mimeType": "application/octet-stream", "blob": "0123456789abcdef" * 4},
     {"url": "data:"},
 ]
 
@@ -193,7 +236,7 @@ def test_what_is_replaced_is_replaced_once_each_in_order_and_the_value_is_not_ch
     assert value == before
 
 
-@given(st.binary(min_size=1, max_size=60))
+@given(st.binary(min_size=47, max_size=100).map(lambda data: b"\xff" + data))
 def test_the_bytes_are_those_that_were_encoded(data: bytes) -> None:
     text = base64.b64encode(data).decode()
     for value in ({"mimeType": "image/png", "data": text}, {"u": f"data:image/png;base64,{text}"}, [data]):
@@ -325,7 +368,7 @@ def test_what_is_rendered_for_storing_keeps_its_images() -> None:
 @pytest.mark.parametrize("over", [0, 1])
 def test_beside_the_text_there_is_room_for_64_kib_and_no_byte_more(over: int) -> None:
     half = MAX_ATTACHED_BYTES // 2
-    images = [mcp_image(base64.b64encode(bytes(size)).decode()) for size in (half, half + over)]
+    images = [mcp_image(base64.b64encode(b"\xff" * size).decode()) for size in (half, half + over)]
     rendered = render(images)
     assert [len(blob.data) for blob in rendered.blobs] == ([] if over else [half, half])
     if over:
@@ -340,3 +383,15 @@ def test_blocks_without_bytes_of_their_own_read_as_they_are(value: dict[str, Any
     rendered = render([block, {"type": "text", "text": "t"}])
     assert rendered.blobs == ()
     assert msgspec.json.decode(rendered.text) == [block, {"type": "text", "text": "t"}]
+
+
+def test_what_is_stored_of_a_value_with_images_beside_it_is_what_was_measured() -> None:
+    value = [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{BASE64}"}}, {"type": "x", "é": "é"}]
+    rendered = render(value)
+    assert len(rendered.blobs) == 1
+    stored = rendered.stored()
+    whole = render(value, attach=False)
+    value.clear()
+    assert (stored.data, stored.size, stored.media_type, stored.blobs) == (whole.data, whole.size, JSON, ())
+    for alone in (whole, render(b"abc"), render("text")):
+        assert alone.stored() is alone

@@ -30,6 +30,7 @@ from coatcheck.results.conversion import MAX_DEPTH, canonical, is_steady
 from coatcheck.testing.strategies import json_values, texts
 
 UTC = datetime.UTC
+masked: Any = np.ma.array
 
 
 class Point(NamedTuple):
@@ -141,6 +142,11 @@ def test_a_value_is_not_changed_by_being_converted(value: Any, odd: Any) -> None
         (np.array([], dtype="i8"), []),
         (np.array([Suit.HEARTS, {2, 1}], dtype=object), ["h", [1, 2]]),
         (np.array([(1, 2.5, "a")], dtype=[("a", "i4"), ("b", "f8"), ("c", "U1")]), [[1, 2.5, "a"]]),
+        (masked([1, 2]), [1, 2]),
+        (masked([1, 2], mask=[0, 0]), [1, 2]),
+        (masked([[1, 2]], mask=[[0, 0]]), [[1, 2]]),
+        (masked([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")], mask=[(0, 0)]), [[1, 2.5]]),
+        (masked((1, 2.5), dtype=[("a", "i4"), ("b", "f8")], mask=(0, 0)), [1, 2.5]),
         (np.datetime64("2031-01-02"), datetime.date(2031, 1, 2)),
         (np.datetime64("2031-01-02T03:04:05", "s"), datetime.datetime(2031, 1, 2, 3, 4, 5)),
         (np.datetime64("2031-01-02T03:04:05.123456789"), "2031-01-02T03:04:05.123456789"),
@@ -229,6 +235,25 @@ def test_text_is_carried_exactly_where_utf8_can(text: str, path: list[str]) -> N
         (Person(full_name="x", tags=math.nan), "$.tags", "a float that is not a finite number (nan)"),
         ([np.array([[1, math.nan]])], "$[0][0][1]", "a float that is not a finite number (nan)"),
         ({"a": {1: 1, "1": 2}}, "$.a['1']", "two keys of the mapping become one in JSON: '1'"),
+        (
+            {"a": {math.nan: 1}},
+            "$.a",
+            "a mapping key that is no finite number (nan), which JSON cannot carry; use text",
+        ),
+        ({-math.inf: 1}, "$", "a mapping key that is no finite number (-inf)"),
+        ({decimal.Decimal("NaN"): 1}, "$", "a mapping key that is no finite number (NaN)"),
+        ({np.float64("nan"): 1}, "$", "a mapping key that is no finite number (nan)"),
+        ([masked([1, 2], mask=[0, 1])], "$[0][1]", "a masked element, which JSON cannot carry"),
+        ({"a": masked([[1.5, 2], [3, 4]], mask=[[0, 0], [1, 0]])}, "$.a[1][0]", "a masked element"),
+        (np.ma.masked, "$", "a masked element"),
+        ({"m": masked(["2031-01-02"], dtype="M8[D]", mask=[1])}, "$.m[0]", "a masked element"),
+        (masked([{1}, None], dtype=object, mask=[0, 1]), "$[1]", "a masked element"),
+        (masked((1, 2.5), dtype=[("a", "i4"), ("b", "f8")], mask=(0, 1)), "$[1]", "a masked element"),
+        (
+            masked([(1, 2.5)], dtype=[("a", "i4"), ("b", "f8")], mask=[(0, 1)]),
+            "$[0][1]",
+            "a masked element",
+        ),
         ({"a": {b"x": 1}}, "$.a", "a mapping key of type bytes, which JSON cannot carry; use text"),
         ({"a": {np.int64(1): 1}}, "$.a", "a mapping key of type numpy.int64, which JSON cannot carry; use text"),
         ([object()], "$[0]", "a value of type object, which JSON cannot carry"),
@@ -341,3 +366,21 @@ def test_no_library_is_imported_to_ask_whether_a_value_is_its() -> None:
         "sys.exit([name for name in ('attr', 'attrs', 'pydantic', 'numpy') if name in sys.modules] or 0)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+
+
+def containers(value: Any) -> list[int]:
+    """The identities of all that could be changed within a plain value."""
+    if isinstance(value, dict):
+        return [id(value), *(place for item in value.values() for place in containers(item))]
+    if isinstance(value, (list, tuple)):
+        return [id(value), *(place for item in value for place in containers(item))]
+    return [id(value)] if isinstance(value, bytearray) else []
+
+
+@given(json_values(), st.lists(st.binary(max_size=5), max_size=5, unique=True))
+def test_a_private_value_shares_no_container_and_is_written_alike(value: Any, pieces: list[bytes]) -> None:
+    holder: Any = {"v": value, "t": (value, [bytearray(b"x")]), "o": Order([value], [{}]), "s": {*pieces, "a", "+"}}
+    private = canonical(holder, keep_bytes=True, private=True)
+    assert not {*containers(private)} & {*containers([holder["v"], holder["t"], holder["o"].order_id])}
+    assert msgspec.json.encode(private) == msgspec.json.encode(canonical(holder))
+    assert msgspec.json.encode(canonical(value, private=True)) == msgspec.json.encode(value)

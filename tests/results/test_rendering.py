@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import threading
+import tracemalloc
 import types
 import uuid
 import warnings
@@ -383,11 +384,14 @@ STEP = re.compile(r"\.(?P<name>\w+)|\[(?P<index>\d+)\]|\[(?P<key>'(?:[^'\\]|\\.)
 
 
 def along(value: Any, path: str) -> list[Any]:
-    """All that lies on a path, from the value to what the path names."""
+    """All that lies on a path, from the value to what the path names; of a long one, what its beginning names."""
     assert path.startswith("$")
+    path, cut, _ = path.partition("…")
     steps, position = [value], 1
     while position < len(path):
         step = STEP.match(path, position)
+        if step is None and cut:
+            break
         assert step is not None, path
         position = step.end()
         here = steps[-1]
@@ -819,6 +823,199 @@ def test_a_refusal_stays_short_whatever_the_keys_are() -> None:
             with pytest.raises(RenderingError) as caught:
                 render(value)
             assert len(str(caught.value)) < 600
+
+
+def test_a_path_of_any_length_keeps_its_beginning_and_its_end_in_300_characters() -> None:
+    for step in ("k" * 70, "é " * 35, "\x00" * 20, "a"):
+        value: Any = {"last": NAN}
+        for _ in range(150):
+            value = {step: value}
+        with pytest.raises(RenderingError) as caught:
+            render({"first": value})
+        path = caught.value.path
+        assert len(path) == 300
+        assert path.startswith("$.first")
+        assert path.endswith(".last")
+        assert "…" in path
+
+
+# --- what is hostile, and what is endless ---
+
+
+class Liar:
+    """Its class raises when it is asked for, and so does its text."""
+
+    @property
+    def __class__(self) -> Any:
+        raise RuntimeError("no class")
+
+    @__class__.setter
+    def __class__(self, value: Any) -> None:
+        raise RuntimeError("no class")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class Sullen(dict[str, int]):
+    def __init__(self, error: Exception) -> None:
+        super().__init__(a=1)
+        self.error = error
+
+    def items(self) -> Any:
+        raise self.error
+
+
+class Unhashable(type):
+    def __hash__(cls) -> int:
+        raise RuntimeError("no hash")
+
+
+class OfUnhashable(metaclass=Unhashable):
+    pass
+
+
+def released() -> memoryview:
+    view = memoryview(bytearray(b"abc"))
+    view.release()
+    return view
+
+
+HOSTILE: list[Callable[[], Any]] = [
+    released,
+    Liar,
+    OfUnhashable,
+    lambda: Sullen(Mute()),
+    lambda: Sullen(RecursionError("deep")),
+    lambda: Sullen(MemoryError()),
+    lambda: Sullen(UnicodeError("a\ud800")),
+]
+
+
+@pytest.mark.parametrize("make", HOSTILE)
+def test_whatever_a_hostile_value_does_ends_in_one_kind_of_error(make: Callable[[], Any]) -> None:
+    for holder, path in ((lambda item: item, "$"), (lambda item: [1, item], "$[1]"), (lambda item: {"a": item}, "$.a")):
+        for attach in (True, False):
+            with pytest.raises(RenderingError) as caught:
+                render(holder(make()), attach=attach)
+            assert caught.value.path == path
+        with pytest.raises(RenderingError) as caught:
+            canonical(holder(make()))
+        assert caught.value.path == path
+    for value in ([{"type": "image", "mimeType": "image/png", "data": make()}], Data(make()), Struct(make())):
+        with pytest.raises(RenderingError):
+            render(value)
+
+
+def shared(kind: Callable[[Any, Any], Any], levels: int) -> Any:
+    """A value of a few bytes for each level, which doubles with every one."""
+    value: Any = ["x" * 10]
+    for _ in range(levels):
+        value = kind(value, value)
+    return value
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        lambda a, b: [a, b],
+        lambda a, b: (a, b),
+        lambda a, b: {"a": a, "b": b},
+        lambda a, b: {1: a, 2: b},
+        lambda a, b: collections.deque([a, b]),
+        lambda a, b: [a, b, {1}],
+        Data,
+        Attrs,
+        Struct,
+        Row,
+        Unseen,
+        Pair,
+        lambda a, b: in_object_array([a, b]),
+    ],
+)
+def test_what_is_shared_over_and_over_is_refused_before_it_is_written(
+    kind: Callable[[Any, Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coatcheck.results.rendering.MAX_VALUES", 5000)
+    monkeypatch.setattr("coatcheck.results.conversion.MAX_VALUES", 5000)
+    assert render(shared(kind, 5)).data == encoded(shared(kind, 5))
+    for value in (shared(kind, 40), {"a": [shared(kind, 40)]}, [shared(kind, 4)] * 400):
+        with pytest.raises(RenderingError, match="more than 20000000 values"):
+            render(value)
+
+
+def test_a_broadcast_array_is_refused_before_it_is_a_list() -> None:
+    with pytest.raises(RenderingError, match=r"^\$\.a: more than 20000000 values"):
+        render({"a": np.broadcast_to(np.int8(1), (10**6, 10**6))})
+
+
+def test_twenty_million_values_are_the_bound_and_forty_levels_do_not_reach_memory() -> None:
+    with pytest.raises(RenderingError, match=r"^\$: more than 20000000 values"):
+        render(shared(lambda a, b: [a, b], 40))
+
+
+@pytest.mark.parametrize("rows", [255, 256, 257, 513, 1000])
+def test_a_long_list_of_records_reads_as_a_short_one_does(rows: int) -> None:
+    value: list[Any] = [Data(index, {"b", "a"}) for index in range(rows)]
+    assert render(value).data == encoded(value)
+    value[-1] = Data(1, NAN)
+    with pytest.raises(RenderingError) as caught:
+        render(value)
+    assert caught.value.path == f"$[{rows - 1}].y"
+
+
+def test_a_long_list_of_records_is_never_there_twice() -> None:
+    value = [Data(index, ["text", index]) for index in range(5000)]
+    tracemalloc.start()
+    try:
+        size = len(render(value).data)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 4 * size
+
+
+def test_a_value_is_encoded_once_where_nothing_must_be_converted(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    encode = msgspec.json.Encoder().encode
+
+    def count(value: object) -> bytes:
+        seen.append(value)
+        return encode(value)
+
+    monkeypatch.setattr("coatcheck.results.rendering._encode", count)
+    for value in ([1, None], [{1: 2}], [{1, 2}], Data(1), [Data(1)]):
+        seen.clear()
+        render(value)
+        assert len(seen) == 1
+
+
+@given(st.lists(st.one_of(json_values(max_leaves=4), carried), max_size=10))
+def test_the_quick_look_and_the_walk_agree_on_wide_levels(value: list[Any]) -> None:
+    for wide in (value, [*range(70), *value], [*value, *range(70)], [value, [0.5] * 70]):
+        assert render(wide, attach=False).data == encoded(wide)
+
+
+@pytest.mark.parametrize("width", [1, 63, 64, 65, 66, 200])
+@pytest.mark.parametrize("culprit", [NAN, math.inf, datetime.time(1, tzinfo=LegalTime()), msgspec.Raw(b"1")], ids=repr)
+def test_no_leaf_hides_in_a_wide_level(width: int, culprit: Any) -> None:
+    at = datetime.date(2031, 1, 2)
+    for place in {0, width // 2, width - 1}:
+        leaves: list[Any] = [1, 0.5, None, at, []]
+        for leaf in leaves:
+            value = [leaf] * width
+            value[place] = culprit
+            for holder, prefix in ((lambda item: item, "$"), (lambda item: [None, item], "$[1]")):
+                with pytest.raises(RenderingError) as caught:
+                    render(holder(value))
+                assert caught.value.path == f"{prefix}[{place}]"
 
 
 # --- binary and wire bytes ---

@@ -7,7 +7,7 @@
         .new-<16 hex digits>                                something that is being written
         .old-<16 hex digits>                                something that is being removed
 
-Laws (issue 2 section 4, and issue 3 section 2 for what comes next):
+Laws:
 
 * One rename publishes payload and meta together, and one rename takes them away together. A kill at any moment
   leaves what was there before or what is there after, and beside it at most ``.new-`` and ``.old-`` names.
@@ -37,6 +37,7 @@ from coatcheck.scope import is_segment
 __all__ = ["Root"]
 
 _MARKER = ".coatcheck-"
+_OF_THE_VOLUME = "lost+found"  # a new volume is empty but for it
 _CONTROL = _MARKER + "1"
 _SHORTEST_WAIT = 0.0005
 _LONGEST_WAIT = 0.01
@@ -64,7 +65,7 @@ class Root:
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         with named_directory(self.path) as root:
             if not exists(_CONTROL, root):
-                names = os.listdir(root)
+                names = [name for name in os.listdir(root) if name != _OF_THE_VOLUME]
                 if names and not exists(_CONTROL, root):  # another process may just have made a store of it
                     raise StoreUnavailable(f"{self.path} {_refusal(names)}")
                 ensure_directory(_CONTROL, root, fsync=self.fsync)

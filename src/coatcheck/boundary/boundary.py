@@ -110,7 +110,7 @@ class Boundary:
         self.clock = clock
         self.emit: Callable[[Event], None] | None = None if on_event is None else _guarded(on_event)
         self._middleware = tuple(middleware)
-        self.rule_timeout = check_duration("Boundary(rule_timeout=...)", rule_timeout)
+        self.rule_timeout: float = check_duration("Boundary(rule_timeout=...)", rule_timeout)
         self._approval_ttl = _checked_ttl(approval_ttl)
         self._ledger_values = ledger_values
         self._threads = RunningThreads()

@@ -1,15 +1,17 @@
 """Binary inside a value: where it is, what type it has, and the value with something else in its place.
 
 Three forms are known, each only where it leaves no doubt: bytes; a text that is one whole ``data:`` URL
-in base64; and the base64 text under ``data`` or ``blob`` of a mapping that declares a binary media type
-beside it (the content blocks of MCP, Anthropic and Gemini). A block whose source is a location has no
-bytes here and is left in place.
+in base64, of a binary media type without parameters; and the base64 text under ``data`` or ``blob`` of a
+mapping that declares a binary media type beside it (the content blocks of MCP, Anthropic and Gemini).
+A block whose source is a location has no bytes here and is left in place.
+
+The law for text: it is binary only where the bytes that it stands for give exactly this text again. Words
+and digests can be read as base64 too, so what is short, and what is hexadecimal, stays text.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import datetime
 import decimal
 import re
@@ -17,9 +19,11 @@ import sys
 import uuid
 from collections.abc import Callable
 from gc import get_referents
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
+
+from coatcheck.results.conversion import MAX_VALUES, spell_path, spell_step
 
 __all__ = ["MAX_ATTACHED_BYTES", "OCTETS", "Blob", "is_textual", "may_hold_binary", "replace_blobs"]
 
@@ -28,10 +32,12 @@ MAX_ATTACHED_BYTES = 64 * 1024
 
 OCTETS = "application/octet-stream"
 
-_DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)(?:;[\w.+-]+=[\w.+-]+)*;base64,([A-Za-z0-9+/]*={0,2})", re.ASCII)
+_DATA_URL = re.compile(r"data:([\w.+-]{1,64}/[\w.+-]{1,64});base64,", re.ASCII)
+_HEXADECIMAL = re.compile(r"[0-9a-fA-F]+", re.ASCII)
+_MIN_TEXT_CHARS = 64
 _MEDIA_TYPE = re.compile(r"\s*([\w.+-]+/[\w.+-]+)\s*(?:;.*)?", re.ASCII)
 _TEXTUAL = re.compile(r"text/.*|application/(.*\+)?(json|jsonl|ndjson|x-ndjson|json-seq|xml|yaml|javascript)")
-_MEDIA_TYPE_KEYS = ("mimeType", "mime_type", "media_type")
+_MEDIA_TYPE_KEYS = ("mimeType", "mime_type", "media_type", "mediaType")
 _PAYLOAD_KEYS = ("data", "blob")
 _SIGNS = (b'"data:', *(f'"{key}"'.encode() for key in _MEDIA_TYPE_KEYS))
 _LEAVES = frozenset({str, int, float, bool, type(None)})
@@ -73,8 +79,12 @@ def may_hold_binary(value: object, encoded: bytes) -> bool:
     if any(encoded.rfind(sign) >= 0 for sign in _SIGNS):  # from the end, which CPython does twice as fast
         return True
     pending: list[Any] = [(value,)]
+    met = 0
     while pending:
         level = pending.pop()
+        met += len(level)
+        if met > MAX_VALUES:  # it was measured once, so somebody has changed it since
+            return True
         kinds = {*map(type, level)}
         if kinds <= _LEAVES:
             continue
@@ -102,29 +112,31 @@ def replace_blobs(value: Any, replace: Callable[[Blob], Any]) -> Any:
         value: plain JSON values, and bytes.
         replace: is given each `Blob`, and answers with the plain value that takes its place.
     """
-    return _walk(value, "$", replace)
+    return _walk(value, None, replace)
 
 
-def _walk(value: Any, path: str, replace: Callable[[Blob], Any]) -> Any:
+_Way: TypeAlias = "tuple[_Way, str | int] | None"  # from a value back to the root; spelled only where binary is found
+
+
+def _walk(value: Any, way: _Way, replace: Callable[[Blob], Any]) -> Any:
     if isinstance(value, str):
-        blob = _from_data_url(value, path)
+        blob = _from_data_url(value, way) if value.startswith("data:") else None
         return value if blob is None else replace(blob)
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return replace(Blob(OCTETS, bytes(value), path, bytes(value)))
+        return replace(_blob(OCTETS, bytes(value), way, bytes(value)))
     if isinstance(value, dict):
         media_type = _declared_type(value)
         items: dict[Any, Any] = {}
         changed = False
         for key, item in value.items():
-            where = f"{path}.{key}"
             blob = None
             if media_type is not None and key in _PAYLOAD_KEYS:
-                blob = _from_block(item, media_type, where)
-            items[key] = replacement = _walk(item, where, replace) if blob is None else replace(blob)
+                blob = _from_block(item, media_type, (way, key))
+            items[key] = replacement = _walk(item, (way, key), replace) if blob is None else replace(blob)
             changed = changed or replacement is not item
         return items if changed else value
     if isinstance(value, (list, tuple)):
-        elements = [_walk(item, f"{path}[{index}]", replace) for index, item in enumerate(value)]
+        elements = [_walk(item, (way, index), replace) for index, item in enumerate(value)]
         same = all(new is old for new, old in zip(elements, value, strict=True))
         return value if same else elements
     return value
@@ -139,24 +151,37 @@ def _declared_type(block: dict[Any, Any]) -> str | None:
     return None
 
 
-def _from_block(item: object, media_type: str, path: str) -> Blob | None:
+def _from_block(item: object, media_type: str, way: _Way) -> Blob | None:
     if isinstance(item, (bytes, bytearray, memoryview)):
-        return Blob(media_type, bytes(item), path, bytes(item))
-    if isinstance(item, str) and item:
-        try:
-            return Blob(media_type, base64.b64decode(item, validate=True), path, item)
-        except (binascii.Error, ValueError):
-            return None
+        return _blob(media_type, bytes(item), way, bytes(item))
+    if isinstance(item, str) and _HEXADECIMAL.fullmatch(item) is None:
+        data = _undone(item)
+        return None if data is None else _blob(media_type, data, way, item)
     return None
 
 
-def _from_data_url(text: str, path: str) -> Blob | None:
-    if not text.startswith("data:"):
+def _from_data_url(text: str, way: _Way) -> Blob | None:
+    match = _DATA_URL.match(text)
+    if match is None or is_textual(media_type := match[1].lower()) or len(media_type) > 128:
         return None
-    match = _DATA_URL.fullmatch(text)
-    if match is None or len(match[1]) > 128:
+    data = _undone(text[match.end() :])
+    return None if data is None else _blob(media_type, data, way, text)
+
+
+def _undone(text: str) -> bytes | None:
+    """The bytes that ``text`` is the base64 of, where it is so to the letter."""
+    if len(text) < _MIN_TEXT_CHARS or len(text) % 4:
         return None
     try:
-        return Blob(match[1].lower(), base64.b64decode(match[2], validate=True), path, text)
-    except (binascii.Error, ValueError):
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
         return None
+    return data if base64.b64encode(data) == text.encode() else None  # nothing hides in the unused bits of its end
+
+
+def _blob(media_type: str, data: bytes, way: _Way, original: bytes | str) -> Blob:
+    steps: list[str] = []
+    while way is not None:
+        way, step = way
+        steps.append(f"[{step}]" if isinstance(step, int) else spell_step(str(step)))
+    return Blob(media_type, data, spell_path(steps[::-1]), original)

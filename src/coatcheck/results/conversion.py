@@ -162,7 +162,9 @@ def _convert(value: Any, depth: int, walk: _Walk) -> Any:
         return _sequence(value, depth, walk)
     if isinstance(value, (set, frozenset)):
         walk.meet(len(value))
-        return _in_order([_convert(item, depth + 1, walk) for item in value])
+        items = [_convert(item, depth + 1, walk) for item in value]
+        # Bytes that are kept stand where their text would.
+        return _in_order(items, [_convert(item, depth + 1, _Walk()) for item in items] if walk.keep_bytes else items)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value) if walk.keep_bytes else base64.b64encode(bytes(value)).decode()
     if isinstance(value, decimal.Decimal):
@@ -299,11 +301,14 @@ def _sequence(value: Any, depth: int, walk: _Walk, first: int = 0) -> Any:
     return result if changed else value
 
 
-def _in_order(items: list[Any]) -> list[Any]:
+def _in_order(items: list[Any], written: list[Any]) -> list[Any]:
+    """The items of a set in the order of what they are written as, so that every replica writes the same."""
+    places = range(len(items))
     try:
-        return sorted(items)
-    except TypeError:  # of several types: by what each is written as
-        return sorted(items, key=msgspec.json.encode)
+        order = sorted(places, key=written.__getitem__)
+    except TypeError:  # of several types
+        order = sorted(places, key=lambda place: msgspec.json.encode(written[place]))
+    return [items[place] for place in order]
 
 
 def _struct(value: msgspec.Struct, depth: int, walk: _Walk) -> Any:
@@ -322,7 +327,9 @@ def _struct(value: msgspec.Struct, depth: int, walk: _Walk) -> Any:
         if converted is not item:
             changes[name] = converted
     walk.meet(len(value.__struct_fields__))
-    twin = copy.copy(value) if changes else value  # its own encoding rules (renames, tags, defaults) stay its own
+    twin = (
+        copy.copy(value) if changes or walk.private else value
+    )  # its own encoding rules (renames, tags, defaults) stay its own
     for name, converted in changes.items():
         msgspec.structs.force_setattr(twin, name, converted)
     return msgspec.to_builtins(twin, builtin_types=(bytes,)) if walk.keep_bytes else twin
@@ -365,7 +372,8 @@ def _guest(value: Any, depth: int, walk: _Walk) -> Any:
             if _is_masked(value):
                 if not value.ndim and value.dtype.names is None:
                     raise _Fault("a masked element, which JSON cannot carry; send null or leave it out")
-                return _convert(list(value), depth + 1, walk)
+                elements = list(value) if value.ndim else [value[name] for name in value.dtype.names]
+                return _convert(elements, depth + 1, walk)
             if value.dtype.kind in "mMV":  # it may hold times, which `tolist` makes bare integers, or None
                 return _convert(list(value) if value.ndim else value[()], depth + 1, walk)
             return _convert(value.tolist(), depth + 1, walk)

@@ -17,7 +17,15 @@ import msgspec
 
 from coatcheck.errors import RenderingError
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, OCTETS, Blob, is_textual, replace_blobs
-from coatcheck.results.conversion import MAX_DEPTH, canonical, is_steady
+from coatcheck.results.conversion import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    TOO_MANY,
+    canonical,
+    canonical_rows,
+    is_steady,
+    said,
+)
 from coatcheck.results.envelope import Encoded
 
 __all__ = ["JSON", "TEXT", "Rendered", "describe_blob", "render", "render_text"]
@@ -32,6 +40,8 @@ _DICTS_MAY_HIDE = sys.version_info >= (3, 13)  # an instance's own __dict__ does
 _CHUNK = 4096
 _PIECE = 1 << 20
 _DECODED_AT_ONCE = 16 * 1024
+_FEW = 64  # a level of more is counted before it is opened: what it shares may be more than memory holds
+_ROWS = 256
 _LARGEST = sys.float_info.max
 _CONTINUATION_BYTES = bytes(range(0x80, 0xC0))
 
@@ -43,6 +53,7 @@ class Rendered(msgspec.Struct, gc=False):
         size: what every limit compares: code points of the text, plus the bytes of ``blobs``.
         media_type: ``text/plain``, ``application/json``, or what was declared.
         blobs: binary that travels beside the text instead of in it.
+        whole: the encoded text with its images in it, where they travel as ``blobs``; what `stored` is made of.
     """
 
     size: int
@@ -50,6 +61,7 @@ class Rendered(msgspec.Struct, gc=False):
     encoded: bytes | None = None
     decoded: str | None = None
     blobs: tuple[Blob, ...] = ()
+    whole: bytes | None = None
 
     @property
     def text(self) -> str:
@@ -64,6 +76,12 @@ class Rendered(msgspec.Struct, gc=False):
         if self.encoded is None:
             self.encoded = (self.decoded or "").encode()
         return self.encoded
+
+    def stored(self) -> Rendered:
+        """The same as it is stored: with nothing beside it, from the bytes that were there when it was measured."""
+        if self.whole is None:
+            return self
+        return Rendered(_code_points(self.whole), self.media_type, self.whole)
 
     def head(self, chars: int) -> str:
         """The first ``chars`` characters of the text, without decoding the rest."""
@@ -95,26 +113,31 @@ def render(value: object, *, attach: bool = True, checked: bool = False) -> Rend
     Raises:
         RenderingError: naming the path and the type of what JSON cannot carry or would silently change.
     """
-    kind = type(value)
-    if kind is str:
-        return render_text(value)  # type: ignore[arg-type]  # narrowed by kind
-    if kind is dict or kind is list:
+    try:
+        kind = type(value)
+        if kind is str:
+            return render_text(value)  # type: ignore[arg-type]  # narrowed by kind
+        if kind is dict or kind is list:
+            data = _encode_checked(value)
+            first = value[0] if kind is list and value else value  # type: ignore[index]
+            if type(first) is dict and "type" in first and attach:
+                return _with_attachments(value, data)
+            if len(data) > _DECODED_AT_ONCE:
+                return Rendered(_code_points(data), JSON, data)
+            text = data.decode()  # the model most probably reads it, and the length is its size
+            return Rendered(len(text), JSON, data, text)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return _binary(bytes(value), OCTETS)
+        if isinstance(value, Encoded):
+            return _render_encoded(value, checked)
+        if isinstance(value, str) and type(plain := canonical(value)) is str:  # a subclass, or an enum of text
+            return render_text(plain)
         data = _encode_checked(value)
-        first = value[0] if kind is list and value else value  # type: ignore[index]
-        if type(first) is dict and "type" in first and attach:
-            return _with_attachments(value, data)
-        if len(data) > _DECODED_AT_ONCE:
-            return Rendered(_code_points(data), JSON, data)
-        text = data.decode()  # the model most probably reads it, and the length is its size
-        return Rendered(len(text), JSON, data, text)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return _binary(bytes(value), OCTETS)
-    if isinstance(value, Encoded):
-        return _render_encoded(value, checked)
-    if isinstance(value, str) and type(plain := canonical(value)) is str:  # a subclass, or an enum of text
-        return render_text(plain)
-    data = _encode_checked(value)
-    return Rendered(_code_points(data), JSON, data)
+        return Rendered(_code_points(data), JSON, data)
+    except RenderingError:
+        raise
+    except Exception as error:
+        raise _cannot_carry(error) from error
 
 
 def render_text(text: str) -> Rendered:
@@ -138,35 +161,56 @@ def describe_blob(blob: Blob) -> str:
 
 
 def _encode_checked(value: object) -> bytes:
-    """Encode once; walk the value only where the encoding may have changed its meaning silently."""
+    """Encode once; walk the value only where its encoding would change its meaning silently."""
     try:
-        data = _encode(value)
-    except Exception:  # noqa: BLE001 - whatever msgspec met, the walk below finds it and says where it is
-        return _encode_canonical(value)
-    return data if _is_exact(value, data) else _encode_canonical(value)
+        floats = _look(value)
+        if floats is not None:
+            data = _encode(value)
+            if not floats or data.rfind(b"null") < 0 or _is_finite(value):
+                return data
+            del data
+    except RenderingError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever was met, the walk below finds it and says where it is
+        pass
+    return _encode_canonical(value)
 
 
 def _encode_canonical(value: object) -> bytes:
     try:
+        if type(value) is list and len(value) > _ROWS:
+            pieces = [_encode(rows)[1:-1] for rows in canonical_rows(value)]
+            return b"[%b]" % b",".join(pieces)
         return _encode(canonical(value))
     except RenderingError:
         raise
     except Exception as error:
-        raise RenderingError("$", f"a value that JSON cannot carry ({error})") from error
+        raise _cannot_carry(error) from error
 
 
-def _is_exact(value: object, data: bytes) -> bool:
-    """Whether ``data`` says what ``value`` says: its containers are dicts with text keys, lists and tuples, none of its
-    leaves is written as something else, and none of its floats is no number.
+def _cannot_carry(error: Exception) -> RenderingError:
+    return RenderingError("$", f"a value that JSON cannot carry ({said(error)})")
+
+
+def _look(value: object) -> bool | None:
+    """Whether JSON says what ``value`` says: its containers are dicts with text keys, lists and tuples, none of its
+    leaves is written as something else. ``None`` where not; else whether there are floats that nobody has looked at.
 
     A level is one call of C code, not a step of Python a leaf: `gc.get_referents` hands over what its containers
     hold, and their keys only where some key is no ``str``, so that counting tells. What holds nothing ends the walk:
-    the last level is looked at as a whole. A float above it sends for a search: NaN is written as ``null``.
+    the last level is looked at as a whole. A float above it may send for a search: NaN is written as ``null``.
+    It comes before the encoder, which would write what is shared over and over until memory is out.
     """
-    depth = 0
+    depth = met = 0
     floats = False
     level: Any = (value,)
-    while below := get_referents(*level):
+    while True:
+        few = len(level) <= _FEW
+        if few:
+            if not (below := get_referents(*level)):
+                break
+        elif type(level[0]) in _ATOMS and type(level[-1]) in _ATOMS and _are_atoms(level):
+            return floats
         expected = 0
         for item in level:
             if type(item) is dict or type(item) is list or type(item) is tuple:
@@ -174,18 +218,30 @@ def _is_exact(value: object, data: bytes) -> bool:
             elif type(item) is float:
                 floats = True
             elif type(item) not in _ATOMS and not is_steady(item):
-                return False
+                return None
+        met += expected
+        if met > MAX_VALUES:
+            raise RenderingError("$", TOO_MANY)
+        if not few and not (below := get_referents(*level)):
+            return floats
         if expected != len(below) or depth > MAX_DEPTH or (_DICTS_MAY_HIDE and _hides(level)):
-            return False
+            return None
         level = below
         depth += 1
+    if _are_atoms(level):
+        return floats
+    if depth > MAX_DEPTH or not all(type(item) in _ATOMS or is_steady(item) for item in level):
+        return None
+    return True
+
+
+def _are_atoms(level: Any) -> bool:
+    """Whether all in a level are text, finite numbers, booleans or null; C code tells at a third of the cost."""
     try:
         _convert((level,), _Atoms)
     except Exception:  # noqa: BLE001 - whatever it met, it is none of the types that JSON has, or no number
-        if depth > MAX_DEPTH or not all(type(item) in _ATOMS or is_steady(item) for item in level):
-            return False
-        floats = True
-    return not floats or data.rfind(b"null") < 0 or _is_finite(value)
+        return False
+    return True
 
 
 def _hides(level: Any) -> bool:
@@ -193,7 +249,7 @@ def _hides(level: Any) -> bool:
 
 
 class _Atoms(msgspec.Struct, array_like=True, gc=False):
-    """A level of leaves that all are what JSON has; C code checks it at a third of the cost of looking at types.
+    """A level of leaves that all are what JSON has.
 
     Other types may only seem to be leaves: a `msgspec.Raw`, a struct that the collector does not know (``gc=False``).
     """
@@ -236,8 +292,8 @@ def _with_attachments(value: object, data: bytes) -> Rendered:
     attached = sum(len(blob.data) for blob in found)
     if not found or attached > MAX_ATTACHED_BYTES:
         return Rendered(_code_points(data), JSON, data)
-    data = _encode_checked(skeleton)
-    return Rendered(_code_points(data) + attached, JSON, data, None, tuple(found))
+    text = _encode_checked(skeleton)
+    return Rendered(_code_points(text) + attached, JSON, text, None, tuple(found), data)
 
 
 def _render_encoded(value: Encoded, checked: bool) -> Rendered:

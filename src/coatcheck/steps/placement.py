@@ -36,7 +36,7 @@ from coatcheck.outcome import Inline, Outcome, Placed, carried, rendered_of, siz
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
 from coatcheck.results.conversion import canonical
 from coatcheck.results.envelope import Encoded
-from coatcheck.results.rendering import JSON, Rendered, render
+from coatcheck.results.rendering import JSON, TEXT, Rendered, render
 from coatcheck.settings import check_duration, check_whole
 from coatcheck.steps.step import Step
 
@@ -179,9 +179,7 @@ class PlacementStep(Step):
 
     def _draft(self, outcome: Inline, limit: int, *, shared: bool = False) -> Ticket:
         """The ticket but for its ref, which is as long as every other."""
-        rendered = rendered_of(outcome)
-        if rendered.blobs and rendered.media_type == JSON:
-            rendered = render(outcome.value, attach=False)
+        outcome, rendered = _parcel(outcome, limit, shared)
         return self._ticket(outcome, _ANY_REF, rendered.media_type, len(rendered.data), rendered, limit, shared)
 
     def _ticket(
@@ -229,13 +227,11 @@ class PlacementStep(Step):
         return _unplaced(outcome)
 
     async def _store_result(self, outcome: Inline, limit: int, shared: bool, call: Dispatch) -> Outcome:
-        rendered = rendered_of(outcome)
+        outcome, rendered = _parcel(outcome, limit, shared)
         evicted: set[str] = set()
-        leaves: tuple[Ticket, ...] = ()
-        if _may_hold_leaves(outcome, rendered):
-            rest, leaves = await self._store_leaves(outcome, limit, call, evicted)
-            if leaves or rendered.blobs:
-                rendered = render(rest, attach=False)
+        leaves = outcome.tickets  # its binary may be stored already, for its own limit
+        if not leaves and _may_hold_leaves(outcome, rendered):
+            rendered, leaves = await self._store_leaves(outcome, rendered, limit, call, evicted)
             _refuse_lost(leaves, evicted)
             if leaves and not shared and rendered.size <= min(limit, self._cap):
                 return msgspec.structs.replace(outcome, text=rendered, tickets=leaves, content=())
@@ -247,44 +243,40 @@ class PlacementStep(Step):
         return carried(outcome, Placed, text=ticket.to_json(), ticket=ticket, tickets=(ticket, *leaves))
 
     async def _store_leaves(
-        self, outcome: Inline, limit: int, call: Dispatch, evicted: set[str]
-    ) -> tuple[Any, tuple[Ticket, ...]]:
-        """Store every piece of binary in the value on its own; the value with tickets in their places."""
-        found: list[Blob] = []
+        self, outcome: Inline, rendered: Rendered, limit: int, call: Dispatch, evicted: set[str]
+    ) -> tuple[Rendered, tuple[Ticket, ...]]:
+        """Store every piece of binary in the value on its own; the rest as text, with tickets in their places.
 
-        def collect(blob: Blob) -> bytes | str:
-            found.append(blob)
-            return blob.original
+        The tool may keep its value and change it while the store is at work, so nothing is read from it after the
+        first ``await``: each ticket is written into the place that its own piece was taken from.
+        """
+        large: list[tuple[Blob, dict[str, Any]]] = []
 
-        value = canonical(outcome.value, keep_bytes=True)
-        replace_blobs(value, collect)
-        large = [blob for blob in found if len(blob.data) >= MIN_LEAF_BYTES]
-        if not large:
-            return value, ()
+        def take(blob: Blob) -> Any:
+            if len(blob.data) < MIN_LEAF_BYTES:
+                return blob.original
+            large.append((blob, {}))
+            return large[-1][1]
+
+        tree = _measured_tree(outcome, rendered)
+        rest = None if tree is None else replace_blobs(tree, take)
         tickets: list[Ticket] = []
-        for blob in large:
+        for blob, place in large:
             kind = f"file/{blob.media_type.partition('/')[2]}"[:MAX_KIND_CHARS]
             meta = await self._put(outcome, blob.data, kind, blob.media_type, (), call, evicted)
-            tickets.append(
-                make_ticket(
-                    tool=outcome.tool,
-                    ref=meta.ref,
-                    kind=kind,
-                    media_type=meta.media_type,
-                    size=len(blob.data),
-                    bytes=meta.bytes,
-                    limit=limit,
-                    part=True,
-                )
+            ticket = make_ticket(
+                tool=outcome.tool,
+                ref=meta.ref,
+                kind=kind,
+                media_type=meta.media_type,
+                size=len(blob.data),
+                bytes=meta.bytes,
+                limit=limit,
+                part=True,
             )
-        waiting = iter(tickets)
-
-        def put_ticket(blob: Blob) -> Any:
-            if len(blob.data) >= MIN_LEAF_BYTES:
-                return msgspec.to_builtins(next(waiting))
-            return blob.original
-
-        return replace_blobs(value, put_ticket), tuple(tickets)
+            place.update(msgspec.to_builtins(ticket))
+            tickets.append(ticket)
+        return (render(rest, attach=False) if tickets else rendered), tuple(tickets)
 
     async def _put(
         self,
@@ -338,7 +330,34 @@ def _may_hold_leaves(outcome: Inline, rendered: Rendered) -> bool:
     """Whether the value has to be looked into for binary: text has none inside, and wire bytes stay as they are."""
     if rendered.media_type != JSON or isinstance(outcome.value, Encoded):
         return False
-    return may_hold_binary(outcome.value, rendered.data)
+    return may_hold_binary(outcome.value, rendered.stored().data)
+
+
+def _parcel(outcome: Inline, limit: int, shared: bool) -> tuple[Inline, Rendered]:
+    """The outcome with what is stored of it if it is stored whole, as it was measured.
+
+    A text that is one ``data:`` URL is stored as what it holds, unless that would not be over the limit.
+    """
+    rendered = rendered_of(outcome).stored()
+    if rendered.media_type == TEXT and isinstance(outcome.value, str) and rendered.head(5) == "data:":
+        found: list[Blob] = []
+        replace_blobs(rendered.text, found.append)
+        if found and (shared or len(found[0].data) > limit):
+            rendered = render(Encoded(found[0].data, found[0].media_type))
+            outcome = msgspec.structs.replace(outcome, text=rendered)
+    return outcome, rendered
+
+
+def _measured_tree(outcome: Inline, rendered: Rendered) -> Any:
+    """The value as plain containers that nobody else holds, or ``None`` where it is no longer what was measured.
+
+    A tool may have changed the value since: what the rules did not see is neither stored nor shown.
+    """
+    try:
+        tree = canonical(outcome.value, keep_bytes=True, private=True)
+        return tree if render(tree, attach=False).data == rendered.data else None
+    except RenderingError:
+        return None
 
 
 def _refuse_lost(leaves: Sequence[Ticket], evicted: set[str]) -> None:

@@ -5,6 +5,7 @@ Laws: `reference/behaviour.md` 9.7, cases 4 to 6, 9, 10 and 14; `cases.md` E1 to
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -62,6 +63,29 @@ _AWKWARD = (
     "\n",
     "CON",
 )
+
+
+_NO_SCOPES = (None, "", "c-5ecret", b"c-5ecret", 7, ("acme", "dana", "c-42"), {"conversation": "c-5ecret"})
+
+
+async def _no_scope(trial: Trial) -> None:
+    store = await trial.store()
+    meta = (await put(store)).meta
+    verbs: dict[str, Callable[[Any], Awaitable[object]]] = {
+        "put": lambda scope: put(store, scope=scope),
+        "head": lambda scope: store.head(scope, meta.ref),
+        "get": lambda scope: store.get(scope, meta.ref),
+        "delete": lambda scope: store.delete(scope, meta.ref),
+        "list": lambda scope: store.list(scope),
+        "sweep": lambda scope: store.sweep(scope),
+    }
+    for scope in _NO_SCOPES:
+        for verb, call in verbs.items():
+            if verb == "sweep" and scope is None:  # for a sweep that is everyone
+                continue
+            error = await refuses(TypeError, call(scope), f"{verb} with {scope!r} as the scope")
+            check("5ecret" not in str(error), f"the refusal of {verb} quotes what was given: {error}")
+    expect("list of a scope", (await store.list(HOME)).artifacts, (meta,))
 
 
 async def _ref_alone(trial: Trial) -> None:
@@ -237,6 +261,7 @@ async def _not_remembered(trial: Trial) -> None:
 
 ACCESS_CASES = (
     Case("ref-alone", "A ref opens nothing, lists nothing and deletes nothing in another scope.", _ref_alone),
+    Case("not-a-scope", "Only a Scope is a scope: every verb refuses anything else.", _no_scope),
     Case("one-absence", "Missing, expired, foreign and malformed refs have one answer: None.", _one_absence),
     Case("confusable-scopes", "Scopes that look alike, or awkward, are apart, and lose nothing.", _confusable),
     Case("own-table", "The same payload in two scopes is each scope's own.", _own_table),

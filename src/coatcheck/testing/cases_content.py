@@ -177,6 +177,15 @@ async def _healed(trial: Trial) -> None:
     expect("payload when put again", (await read(store, lost.ref)).data, b"lost")
 
 
+async def _replaced(trial: Trial) -> None:
+    store = await trial.store()
+    meta = (await put(store, b"damaged")).meta
+    await trial.corrupt(store, HOME, meta.ref)
+    await put(store, b"damaged")
+    expect("payload when put again", (await read(store, meta.ref)).data, b"damaged")
+    expect("rows", [each.ref for each in (await store.list(HOME)).artifacts], [meta.ref])
+
+
 async def _nothing_came(store: Any, data: bytes) -> None:
     """No artifact of this payload is there after a refused put."""
     digest = digest_of(data)
@@ -199,5 +208,6 @@ CONTENT_CASES = (
     Case("malformed-put", "A malformed put is refused, names the field, and leaves nothing.", _malformed_puts),
     Case("oversized-put", "More than the whole budget is refused before anything is removed.", _oversized),
     Case("verified-get", "A payload that was changed is never handed out, and head still answers.", _verified),
+    Case("damaged-payload", "A payload that was changed is stored again by the next put of its content.", _replaced),
     Case("lost-payload", "An artifact whose payload is gone is absent, and the next put stores it again.", _healed),
 )
