@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coatcheck as cc
-from coatcheck.boundary import execution
+from coatcheck.boundary import slots
 from coatcheck.results.binary import MAX_ATTACHED_BYTES
 from coatcheck.testing import FaultyStore, hang
 from tests.boundary._cancel import all_of, cancelled_everywhere, until
@@ -438,7 +438,7 @@ async def test_closing_the_boundary_reports_threads_that_still_run_and_no_others
 
 async def test_a_call_that_finds_every_thread_hanging_ends_without_having_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """All threads are taken by calls that were given up: a further call waits its own timeout, and does not run."""
-    monkeypatch.setattr(execution, "_MAX_THREADS", 3)
+    monkeypatch.setattr(slots, "_MAX_THREADS", 3)
     held = Held()
     late = Held()
     boundary = cc.Boundary([cc.tool(name="held", timeout=0.05)(held), cc.tool(name="late", timeout=0.05)(late)])

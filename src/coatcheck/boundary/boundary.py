@@ -20,8 +20,9 @@ from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ticket import MAX_TICKET_CHARS, PREVIEW_FENCE_CHARS
 from coatcheck.boundary.approval import IN_THIS_PROCESS, Approvals, Sealer
 from coatcheck.boundary.chain import Entrance, Inside, Middleware, StepName, compose, place
-from coatcheck.boundary.execution import Execution, RunningThreads
+from coatcheck.boundary.execution import Execution
 from coatcheck.boundary.session import Session
+from coatcheck.boundary.slots import RunningThreads
 from coatcheck.boundary.tool import Tool, as_tool
 from coatcheck.decision import Decision, Fingerprint
 from coatcheck.dispatch import Dispatch, Limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 from collections import deque
@@ -18,22 +17,19 @@ from coatcheck.artifacts.meta import Artifact, read_clock
 from coatcheck.boundary.approval import objection
 from coatcheck.boundary.batch import Batch, Place
 from coatcheck.boundary.chain import Entrance
+from coatcheck.boundary.notes import judged
 from coatcheck.boundary.tool import MAX_NAME_CHARS, Tool, as_tool
 from coatcheck.call import ToolCall, read_arguments
 from coatcheck.decision import Decision
 from coatcheck.dispatch import Approval, Dispatch, is_stray
-from coatcheck.effects.judgement import judge, note_for
 from coatcheck.errors import ConfigurationError, IntegrityError
-from coatcheck.events import ArtifactRefused, ArtifactResolved, BatchBudgetUnmet, EffectJudged, ToolEnded, ToolStarted
+from coatcheck.events import ArtifactRefused, ArtifactResolved, BatchBudgetUnmet, ToolEnded, ToolStarted
 from coatcheck.outcome import (
     AnyOutcome,
     Denied,
-    Marker,
     Outcome,
     Pending,
     PendingCall,
-    Placed,
-    Truncated,
     failed,
     settle,
     size_of,
@@ -56,7 +52,6 @@ MAX_LEDGER_ROWS = 1_000
 """How many rows a session keeps for a host that does not drain them; the oldest leave first."""
 
 _MAX_DECLARED = 1_000
-_MAX_NOTES = 8
 _MAX_SAID_CHARS = 400
 _AGAIN = "Nothing was run; call it again, corrected."
 _INCOMPLETE = "The call did not complete; it may have run."
@@ -362,7 +357,7 @@ class Session:
     def _finished(self, outcome: Outcome, call: Dispatch, seconds: float) -> AnyOutcome:
         """Judge the effects, put rows and facts on record, and make the outcome final."""
         if (outcome.effects or outcome.malformed) and outcome.executed and not outcome.error:
-            outcome = self._judged(outcome, call)
+            outcome = judged(outcome, call)
         rows = call.rows
         final = settle(outcome, rows)
         if rows:
@@ -385,29 +380,6 @@ class Session:
             )
         return final
 
-    def _judged(self, outcome: Outcome, call: Dispatch) -> Outcome:
-        notes: list[str] = []
-        for judgement in judge(outcome.effects, outcome.malformed):
-            if self._emit is not None:
-                self._emit(
-                    EffectJudged(
-                        tool=outcome.tool,
-                        call_id=outcome.call_id,
-                        turn=call.turn,
-                        kind=judgement.kind,
-                        outcome=judgement.outcome,
-                        reason=judgement.reason,
-                        target_skill_id=judgement.target_skill_id,
-                        instruction_id=judgement.instruction_id,
-                        delivery_lease=judgement.delivery_lease,
-                    )
-                )
-            if judgement.outcome == "refused":
-                notes.append(note_for(judgement))
-        if len(notes) > _MAX_NOTES:
-            notes[_MAX_NOTES:] = [f"[{len(notes) - _MAX_NOTES} more effects were refused in the same way.]"]
-        return _with_notes(outcome, tuple(notes)) if notes else outcome
-
 
 def _text_or(found: object, otherwise: _T) -> str | _T:
     """What a pending call that was not sealed here says of itself, where it can be said at all."""
@@ -427,20 +399,3 @@ def _broken(call: Dispatch, error: BaseException) -> Outcome:
     """The host's own code raised in the chain: the model learns that much, the log the rest."""
     _log.error("the host's own code raised while the tool %s was called", clip(call.name, 128), exc_info=error)
     return failed(call, f"An internal step of this host failed while {clip(call.name, 128)} was called. {_INCOMPLETE}")
-
-
-def _with_notes(outcome: Outcome, notes: tuple[str, ...]) -> Outcome:
-    """Add notes to what the model reads, without breaking a ticket's or a marker's JSON."""
-    replace = msgspec.structs.replace
-    if isinstance(outcome, Placed):
-        ticket = replace(outcome.ticket, notes=notes)
-        tickets = tuple(ticket if each == outcome.ticket else each for each in outcome.tickets)
-        return replace(outcome, text=ticket.to_json(), ticket=ticket, tickets=tickets, notes=notes)
-    if isinstance(outcome, Truncated):
-        marker = replace(outcome.marker, notes=notes)
-        return replace(outcome, text=marker.to_json(), marker=marker, notes=notes)
-    if outcome.cut:  # a refusal that was cut reads as a marker, too
-        with contextlib.suppress(msgspec.DecodeError, ValueError):
-            marker = replace(msgspec.json.decode(outcome.text, type=Marker), notes=notes)
-            return replace(outcome, text=marker.to_json(), notes=notes)
-    return replace(outcome, text="\n".join((outcome.text, *notes)), notes=notes)
