@@ -10,6 +10,7 @@ from coatcheck.artifacts.memory import MemoryStore
 from coatcheck.artifacts.meta import Artifact, ArtifactMeta, Page, PutResult, Swept
 from coatcheck.artifacts.open import open_store
 from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.artifacts.ref import make_ref
 from coatcheck.artifacts.ticket import Ticket, is_ticket
 from coatcheck.boundary.approval import Approvals, MemoryApprovals
 from coatcheck.boundary.boundary import Boundary
@@ -174,6 +175,7 @@ __all__ = [
     "explain_near_miss",
     "inside",
     "is_ticket",
+    "make_ref",
     "open_store",
     "read_absence",
     "read_coverage",

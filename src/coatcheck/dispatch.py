@@ -37,6 +37,7 @@ class Limit:
         self.size: int = size
         self.stuck: int = 0
         self.free: anyio.Semaphore = anyio.Semaphore(size, fast_acquire=True)
+        self.waiting: set[anyio.CancelScope] = set()
 
 
 class BatchPlace(Protocol):
@@ -110,7 +111,8 @@ def is_stray(error: asyncio.CancelledError) -> bool:
     """Whether a cancellation came out of what was awaited, although nobody cancels this task.
 
     On asyncio, waiting for a task that somebody else cancelled raises what being cancelled raises. Such an error is
-    a failure of the one call that met it; a real cancellation always goes on. Trio knows no stray ones.
+    a failure of the one call that met it; a real cancellation always goes on. Trio knows no stray ones. Where in
+    doubt it is real: a tool that cancels its own task, or leaves its count of cancellations behind, is believed.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() == 0

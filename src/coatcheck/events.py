@@ -54,7 +54,7 @@ class ToolStarted(Event, frozen=True, kw_only=True):
 
 
 class ToolEnded(Event, frozen=True, kw_only=True):
-    """A call left the boundary.
+    """A call left the boundary. A call that was resumed ends once more, and did not start again.
 
     Attributes:
         outcome: the class of the outcome: ``Inline``, ``Placed``, ``Truncated``, ``TooLarge``,

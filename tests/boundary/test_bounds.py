@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, assert_never
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import coatcheck as cc
@@ -74,6 +75,76 @@ async def test_a_tool_that_calls_a_tool_does_not_wait_for_its_own_slot() -> None
         assert [each.text for each in await session.call_batch([cc.ToolCall("outer")] * 3)] == ["inner"] * 3
 
 
+async def test_a_tool_that_calls_itself_has_its_slot_and_a_task_that_it_left_behind_has_none() -> None:
+    peak = running = 0
+
+    @cc.tool(concurrency=1)
+    async def fold(depth: int) -> str:
+        return "leaf" if depth == 0 else (await session.call("fold", {"depth": depth - 1})).text
+
+    @cc.tool
+    async def work() -> None:
+        nonlocal peak, running
+        running += 1
+        peak = max(peak, running)
+        await anyio.sleep(0.005)
+        running -= 1
+
+    @cc.tool
+    async def starts() -> str:
+        for _ in range(5):
+            group.start_soon(session.call, "work", {})
+        return "started"
+
+    session = cc.Boundary([fold, work, starts], concurrency=1).session(SCOPE)
+    with anyio.fail_after(5):
+        assert (await session.call("fold", {"depth": 4})).text == "leaf"
+        async with anyio.create_task_group() as group:
+            await session.call("starts")
+    assert peak == 1
+
+
+async def test_whoever_waits_for_a_slot_is_served_in_line() -> None:
+    served: list[int] = []
+
+    @cc.tool(concurrency=1)
+    async def work(number: int) -> None:
+        served.append(number)
+        await anyio.sleep(0.002)
+
+    session = cc.Boundary([work]).session(SCOPE)
+    async with anyio.create_task_group() as group:
+        for number in range(20):
+            group.start_soon(session.call, "work", {"number": number})
+            await anyio.lowlevel.checkpoint()
+    assert served == sorted(served)
+
+
+async def test_a_name_is_never_taken_for_another_one() -> None:
+    @cc.tool(name="delete_all")
+    async def delete_all() -> str:
+        return "deleted"
+
+    session = cc.Boundary([delete_all]).session(SCOPE)
+    for spoken in (" delete_all ", "delete_all\n", "delete_all" + " " * 200, "\u00a0delete_all"):
+        assert isinstance(await session.call(spoken), cc.Failed)
+        assert isinstance((await session.call_batch([cc.ToolCall(spoken)]))[0], cc.Failed)
+
+
+async def test_a_middleware_whose_outcome_has_no_text_fails_the_one_call() -> None:
+    async def middleware(call: cc.ToolCall, call_next: cc.CallNext) -> cc.Outcome:
+        nothing: Any = None
+        return cc.Inline(tool=call.name, text=nothing, value=1)
+
+    @cc.tool
+    async def work() -> str:
+        return "done"
+
+    session = cc.Boundary([work], middleware=[middleware]).session(SCOPE)
+    assert isinstance(await session.call("work"), cc.Failed)
+    assert all(isinstance(each, cc.Failed) for each in await session.call_batch([cc.ToolCall("work")] * 2))
+
+
 async def test_a_budget_and_a_host_that_lets_one_call_through_at_a_time_come_to_an_end() -> None:
     lock = anyio.Lock()
 
@@ -93,7 +164,7 @@ async def test_a_budget_and_a_host_that_lets_one_call_through_at_a_time_come_to_
     )
     with anyio.fail_after(5):
         outcomes = await boundary.session(SCOPE).call_batch([cc.ToolCall("work")] * 3)
-    assert sum(len(each.text) for each in outcomes) <= 2500
+    assert [type(each).__name__ for each in outcomes] == ["Inline", "Placed", "Placed"]
 
 
 async def test_parts_that_a_later_part_pushes_out_are_not_promised() -> None:

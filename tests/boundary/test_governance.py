@@ -381,7 +381,7 @@ class NotCallable(cc.Rule):
         (Hookless(), "neither"),
         (NotCallable(), "cannot be called"),
         (AsyncRule, "AsyncRule()"),
-        (lambda call: cc.allow(), "no name"),
+        (lambda call: cc.allow(), "plain function"),
         (None, "no name"),
         ("rule", "no name"),
         (cc.before_tool(name=" ")(lambda call: cc.allow()), "no name"),

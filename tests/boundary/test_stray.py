@@ -6,6 +6,7 @@ Such a stray cancellation is a failure of the one call that met it. A real one a
 from __future__ import annotations
 
 import asyncio
+import functools
 from typing import Any
 
 import pytest
@@ -124,3 +125,34 @@ async def test_a_real_cancellation_is_never_taken_for_a_stray_one(how: str) -> N
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+async def test_a_tool_that_cancels_its_own_task_does_not_take_its_batch_along() -> None:
+    @cc.tool
+    async def cancels_itself() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    session = cc.Boundary([good, cancels_itself]).session(SCOPE)
+    batch = await session.call_batch([cc.ToolCall("good"), cc.ToolCall("cancels_itself"), cc.ToolCall("good")])
+    assert [type(each).__name__ for each in batch] == ["Inline", "Failed", "Inline"]
+
+
+async def test_a_wrapper_that_takes_its_arguments_by_name_is_called_by_name() -> None:
+    def audited(function: Any) -> Any:
+        @functools.wraps(function)
+        async def wrapper(**kwargs: Any) -> Any:
+            return await function(**kwargs)
+
+        return wrapper
+
+    @audited
+    async def add(left: int, right: int = 1) -> int:
+        return left + right
+
+    for tool in (cc.tool(name="add")(add), cc.tool(name="add")(functools.partial(add))):
+        session = cc.Boundary([tool]).session(SCOPE)
+        assert (await session.call("add", {"left": 1, "right": 2})).text == "3"
+        assert (await session.call_batch([cc.ToolCall("add", {"left": 1, "right": 2})]))[0].text == "3"

@@ -215,7 +215,7 @@ class Named:
     [
         (Both, r"rules\[1\] is the class Both; pass an instance: Both\(\)"),
         (Nameless(), r"rules\[1\] \(Nameless\) has no name"),
-        (lambda call: cc.allow(), r"rules\[1\] \(function\) has no name; decorate a function with @before_tool"),
+        (lambda call: cc.allow(), r"rules\[1\] is the plain function <lambda>: decorate it with @before_tool"),
         (cc.allow(), r"rules\[1\] \(Allow\) has no name"),
         (None, r"rules\[1\] \(NoneType\) has no name"),
         ("before", r"rules\[1\] \(str\) has no name"),

@@ -299,6 +299,8 @@ def _checked(path: str | os.PathLike[str]) -> Path:
         text = os.fspath(path)
     except TypeError:
         text = ""
+    if isinstance(text, str) and "://" in text:
+        raise ConfigurationError("path must name a directory; a URL goes to open_store, or to Boundary(store=...)")
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(f"path must name a directory, not {path!r:.80}")
     return Path(text)

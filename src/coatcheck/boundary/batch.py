@@ -58,6 +58,10 @@ class Batch:
         self._placed = plan.placed
         self._planned.set()
 
+    def is_short(self) -> bool:
+        """Whether what is known so far is over the budget already."""
+        return self._budget is not None and sum(size[0] for size in self._sizes if size is not None) > self._budget
+
     async def is_placed(self, index: int) -> bool:
         """Wait for the plan, and tell what it says of the call at ``index``."""
         await self._planned.wait()
@@ -88,4 +92,4 @@ class Place:
         self._batch.report(self._index, chars, ticket_chars)
         with anyio.move_on_after(patience):
             return await self._batch.is_placed(self._index)
-        return ticket_chars < chars
+        return ticket_chars < chars and self._batch.is_short()

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from os import PathLike
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -27,7 +27,7 @@ from coatcheck.boundary.tool import Tool, as_tool
 from coatcheck.decision import Decision, Fingerprint
 from coatcheck.dispatch import Dispatch, Limit
 from coatcheck.errors import ConfigurationError, RenderingError
-from coatcheck.events import Event
+from coatcheck.events import AnyEvent, Event
 from coatcheck.outcome import Outcome, Pending, size_of
 from coatcheck.results.conversion import canonical
 from coatcheck.results.envelope import Encoded
@@ -96,7 +96,7 @@ class Boundary:
         approvals: Approvals | None = None,
         approval_ttl: float | timedelta = timedelta(hours=24),
         concurrency: int | None = None,
-        on_event: Callable[[Event], object] | None = None,
+        on_event: Callable[[AnyEvent], object] | None = None,
         ledger_values: bool = False,
         clock: Callable[[], datetime] = _now,
     ) -> None:
@@ -197,8 +197,8 @@ class Boundary:
         )
 
     @classmethod
-    def from_toml(cls, path: str | PathLike[str]) -> Boundary:
-        """Build a boundary from a TOML file whose keys are this class's arguments.
+    def from_toml(cls, path: str | PathLike[str], **settings: Any) -> Boundary:
+        """Build a boundary from a TOML file whose keys are this class's arguments; ``settings`` win over the file.
 
         Tools, rules, middleware, approvals and on_event are named as ``module:attribute``; durations may be
         written ``90``, ``"15m"``, ``"12h"``, ``"7d"``.
@@ -208,9 +208,8 @@ class Boundary:
         """
         from coatcheck.boundary.config import read_toml
 
-        settings = read_toml(path)
         try:
-            return cls(**settings)
+            return cls(**{**read_toml(path), **settings})
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: {error}") from None
 
@@ -361,10 +360,10 @@ def _by_name(tools: Sequence[Callable[..., Any]]) -> dict[str, Tool[..., Any]]:
     return by_name
 
 
-def _guarded(on_event: Callable[[Event], object]) -> Callable[[Event], None]:
+def _guarded(on_event: Callable[[AnyEvent], object]) -> Callable[[Event], None]:
     def emit(event: Event) -> None:
         try:
-            on_event(event)
+            on_event(cast("AnyEvent", event))
         except Exception:  # noqa: BLE001 - whoever listens must not be felt
             _log.exception("on_event raised on %s", type(event).__name__)
 

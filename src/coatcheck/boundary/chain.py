@@ -160,7 +160,7 @@ def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance
             _log.error("the middleware %s raised while the tool %s was called", name, tool, exc_info=error)
             reason = f"An internal step of this host failed while {tool} was called. The call did not complete."
         else:
-            if isinstance(outcome, Outcome):
+            if isinstance(outcome, Outcome) and isinstance(outcome.held, (str, Rendered)):
                 return outcome
             reason = f"The middleware {name} of this host gave no outcome for {tool}; the call did not complete."
         return failed(call, reason, executed=inner is not None and inner.executed)

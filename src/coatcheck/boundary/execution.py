@@ -11,7 +11,6 @@ import difflib
 import logging
 import math
 from collections.abc import Iterable, Mapping, MutableMapping
-from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -50,7 +49,6 @@ from coatcheck.results.status import Status
 __all__ = ["Execution"]
 
 _log = logging.getLogger("coatcheck")
-_held_around: ContextVar[Limit | None] = ContextVar("coatcheck.held_around", default=None)
 _AGAIN = "Nothing was run; call it again, corrected."
 
 
@@ -66,7 +64,6 @@ class _Runner:
         self._foreign = tool.foreign
         wanted = (own, shared, None if tool.is_async else threads.free)
         self._wanted = tuple(limit for limit in wanted if limit is not None)
-        self._shared = shared
         self._threads = threads
         self.places = places
         self._ceiling = math.inf if tool.ceiling is None else tool.ceiling.max_chars
@@ -75,22 +72,12 @@ class _Runner:
 
     async def bounded(self, arguments: dict[str, Any], call: Dispatch) -> Any:
         tool = self.tool
-        wanted = self._wanted if call.batch is None else (*self._wanted, call.batch.slots)
-        if (
-            self._shared is not None and self._shared is _held_around.get()
-        ):  # a tool that calls a tool: one slot is enough
-            wanted = tuple(limit for limit in wanted if limit is not self._shared)
-        slots = Slots(wanted)
+        slots = Slots(self._wanted if call.batch is None else (*self._wanted, call.batch.slots))
         if not await slots.acquire():  # waiting in line is not the tool's time
             hang = f"{tool.name} did not run: threads of earlier calls hang, and hold every slot. Try again later."
             raise _TimedOut(hang, executed=False)
-        token = _held_around.set(self._shared or _held_around.get())
-        try:
-            with anyio.move_on_after(tool.timeout):
-                return await self._execute(arguments, slots)
-        finally:
-            _held_around.reset(token)
-            slots.leave()
+        with slots.around(), anyio.move_on_after(tool.timeout):
+            return await self._execute(arguments, slots)
         lingers = "" if tool.is_async else " Its thread is still running and cannot be stopped."
         given_up = f"{tool.name} did not finish within {tool.timeout:g} seconds and was given up.{lingers}"
         raise _TimedOut(given_up, executed=True)
@@ -226,7 +213,7 @@ class Execution:
                 raise
             return failed(call, f"{runner.name} waited for something that was cancelled.", executed=True)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer
-            _log.debug("tool %s raised", runner.name, exc_info=True)
+            _log.info("the tool %s raised", runner.name, exc_info=True)
             return failed(call, _message(error), executed=True)
         try:
             if may_declare(value) or call.emit is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
@@ -107,14 +108,19 @@ class Session:
             call_id: the provider's id; it is carried, never interpreted.
 
         Returns:
-            The outcome. Whatever goes wrong with the call is an outcome too; only cancellation is raised.
+            The outcome. Whatever goes wrong with the call is an outcome too.
+
+        Raises:
+            TypeError: where ``name`` is no text. Cancellation goes on, as always.
         """
         self.turn = turn = self.turn + 1
-        try:
-            plain = len(name) <= MAX_NAME_CHARS and name.isascii() and (call_id is None or call_id.isascii())
-        except (AttributeError, TypeError):  # a provider sends numbers
-            plain = False
-        if not plain:
+        if not isinstance(name, str):
+            raise TypeError(f"call(name, arguments): name must be text, not {type(name).__name__}")
+        if not (
+            len(name) <= MAX_NAME_CHARS
+            and name.isascii()
+            and (call_id is None or (isinstance(call_id, str) and call_id.isascii()))
+        ):
             name, call_id = _as_name(name), _as_id(call_id)
         if arguments is None:
             arguments = {}
@@ -147,6 +153,9 @@ class Session:
         at once; effects are judged, and outcomes returned, in call order. Every call gets an outcome,
         whatever becomes of the others.
         """
+        for index, call in enumerate(calls):
+            if not isinstance(call, ToolCall):
+                raise TypeError(f"calls[{index}] must be a ToolCall, not {type(call).__name__}")
         self.turn += 1
         turn = self.turn
         batch = Batch(len(calls), self._boundary.batch_budget)
@@ -169,11 +178,16 @@ class Session:
 
         async def enter(index: int, call: Dispatch, place: Place) -> None:
             try:
-                outcomes[index] = outcome = await self._entered(call, self._chain)
-                took[index] = perf_counter() - began
-                place.ended(size_of(outcome))
+                outcome = await self._entered(call, self._chain)
+            except asyncio.CancelledError as error:
+                if anyio.current_effective_deadline() == -math.inf:  # the batch itself is cancelled
+                    raise
+                outcome = _broken(call, error)
             finally:
                 place.walked()
+            outcomes[index] = outcome
+            took[index] = perf_counter() - began
+            place.ended(size_of(outcome))
 
         for call in entered:
             self._started(call, len(entered))
@@ -387,8 +401,9 @@ def _text_or(found: object, otherwise: _T) -> str | _T:
 
 
 def _as_name(name: object) -> str:
-    """What a model spoke as a tool's name, as text that can stand on a ledger; no tool has a longer one."""
-    return clip(legible(name if isinstance(name, str) else str(name)), MAX_NAME_CHARS)
+    """What a model spoke as a tool's name, bounded; what is cut is longer than the name of any tool."""
+    spoken = legible(name if isinstance(name, str) else str(name))
+    return spoken if len(spoken) <= MAX_NAME_CHARS else spoken[:MAX_NAME_CHARS] + "…"
 
 
 def _as_id(call_id: object) -> str | None:

@@ -10,7 +10,8 @@ import contextlib
 import functools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import anyio
@@ -23,7 +24,6 @@ from coatcheck.dispatch import Limit
 __all__ = ["RunningThreads", "Slots"]
 
 _MAX_THREADS = 40
-_LOOK_AGAIN = 1.0  # seconds; then whoever waits for a slot asks again whether it can ever be had
 
 
 class RunningThreads:
@@ -102,26 +102,36 @@ class _Thread:
 
 
 class Slots:
-    """The slots that one execution holds; released once, here or by the thread that outlives it."""
+    """The slots that one execution holds; released once, here or by the thread that outlives it.
 
-    __slots__ = ("_handed_over", "_held", "_stuck", "_wanted")
+    A tool that calls a tool holds what it needs already: limits that an execution around this one still holds are
+    not wanted again, or the inner call would wait for the outer one for ever.
+    """
 
     def __init__(self, wanted: Sequence[Limit]) -> None:
-        self._wanted = wanted
+        self._outer = _around.get()
+        self._wanted = [limit for limit in wanted if not (self._outer and self._outer.holds(limit))]
         self._held: list[Limit] = []
         self._handed_over = False
         self._stuck = False
 
+    def holds(self, limit: Limit) -> bool:
+        """Whether this execution, or one around it, still holds a slot of ``limit``."""
+        return limit in self._held or (self._outer is not None and self._outer.holds(limit))
+
     async def acquire(self) -> bool:
-        """Wait for all of them. False where one can never be had, because threads that hang hold all there are."""
+        """Wait for all of them, in line. False where one can never be had: threads that hang hold all there are."""
         try:
             for limit in self._wanted:
-                while limit.stuck < limit.size:
-                    with anyio.move_on_after(_LOOK_AGAIN):
-                        await limit.free.acquire()
-                        self._held.append(limit)
-                        break
-                else:
+                if limit.stuck < limit.size:
+                    with anyio.CancelScope() as scope:
+                        limit.waiting.add(scope)
+                        try:
+                            await limit.free.acquire()
+                            self._held.append(limit)
+                        finally:
+                            limit.waiting.discard(scope)
+                if limit not in self._held:
                     self.release()
                     return False
         except BaseException:
@@ -129,10 +139,16 @@ class Slots:
             raise
         return True
 
-    def leave(self) -> None:
-        """Give back what is held, unless a thread does."""
-        if not self._handed_over:
-            self.release()
+    @contextlib.contextmanager
+    def around(self) -> Iterator[None]:
+        """While the tool runs, calls that it makes find its slots; then they are given back, unless a thread does."""
+        token = _around.set(self)
+        try:
+            yield
+        finally:
+            _around.reset(token)
+            if not self._handed_over:
+                self.release()
 
     def hand_over(self) -> None:
         """From now on the thread gives the slots back."""
@@ -143,10 +159,17 @@ class Slots:
         self._stuck = True
         for limit in self._held:
             limit.stuck += 1
+            if limit.stuck >= limit.size:
+                for scope in tuple(limit.waiting):
+                    scope.cancel()
 
     def release(self) -> None:
         """Give back what is held."""
+        self._outer = None
         while self._held:
             limit = self._held.pop()
             limit.stuck -= self._stuck
             limit.free.release()
+
+
+_around: ContextVar[Slots | None] = ContextVar("coatcheck.slots", default=None)

@@ -273,8 +273,10 @@ def _has_mappings(schema: dict[str, Any]) -> bool:
 
 def _differs(function: Callable[..., Any]) -> bool:
     """Whether the function may take its arguments in another order than its signature says, or by name alone."""
-    if hasattr(function, "__wrapped__") or hasattr(function, "__signature__"):
-        return True
+    target = _unbound(function)
+    for each in (function, target, type(target).__call__):
+        if hasattr(each, "__wrapped__") or hasattr(each, "__signature__"):
+            return True
     return any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in inspect.signature(function).parameters.values())
 
 

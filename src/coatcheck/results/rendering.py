@@ -128,6 +128,8 @@ def render(value: object, *, attach: bool = True, checked: bool = False) -> Rend
             return Rendered(len(text), JSON, data, text)
         if isinstance(value, (bytes, bytearray, memoryview)):
             return _binary(bytes(value), OCTETS)
+        if isinstance(value, Blob):
+            return _binary(value.data, value.media_type)
         if isinstance(value, Encoded):
             return _render_encoded(value, checked)
         if isinstance(value, str) and type(plain := canonical(value)) is str:  # a subclass, or an enum of text

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
@@ -21,13 +22,25 @@ from coatcheck.decision import Decision, Fingerprint, Moment, Verdict
 from coatcheck.dispatch import Approval, Dispatch, is_stray
 from coatcheck.errors import RenderingError
 from coatcheck.events import DecisionMade
-from coatcheck.outcome import Denied, Failed, Inline, Outcome, Pending, TooLarge, carried, rendered_of
+from coatcheck.outcome import (
+    Denied,
+    Failed,
+    Inline,
+    Outcome,
+    Pending,
+    Placed,
+    TooLarge,
+    Truncated,
+    carried,
+    rendered_of,
+)
 from coatcheck.results.rendering import Rendered, render
 from coatcheck.steps.rule import PLAIN_ALLOW, UNCHANGED, Allow, Ask, BoundRules, Deny, Hook, Result
 from coatcheck.steps.step import Step
 
 __all__ = ["GovernanceStep", "PendingMaker", "file_row"]
 
+_log = logging.getLogger("coatcheck")
 _NOTHING_YET: Any = object()
 
 
@@ -75,7 +88,7 @@ class GovernanceStep(Step):
 
     def leave(self, call: Dispatch, outcome: Outcome, size: int) -> Outcome | Awaitable[Outcome]:
         """Ask the rules after the tool, in reverse, where it ran or a value is there all the same."""
-        if not (self._asked_after and (outcome.executed or isinstance(outcome, Inline))):
+        if not (self._asked_after and (outcome.executed or isinstance(outcome, (Inline, Placed, Truncated)))):
             return outcome
         if call.emit is not None:
             return self._walk_after(call, outcome)
@@ -212,6 +225,7 @@ def _malfunction(name: str, error: Exception) -> Deny:
         problem = str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - the rule's own code, which failed already
         problem = type(error).__name__
+    _log.warning("the rule %s could not decide, which is a refusal", name, exc_info=error)
     return Deny(f"The rule {name} could not decide ({problem:.300}), so it was taken as a refusal.")
 
 

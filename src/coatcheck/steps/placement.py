@@ -9,6 +9,7 @@ call goes on.
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -44,6 +45,8 @@ __all__ = ["MIN_LEAF_BYTES", "BatchPlan", "Placement", "PlacementStep", "plan_ba
 
 MIN_LEAF_BYTES = 1024
 """Binary inside a placed value that is smaller stays where it is: its ticket would be longer."""
+
+_log = logging.getLogger("coatcheck")
 
 _ANY_REF = "art_" + "0" * 32
 _MAX_ORIGIN_CHARS = 128
@@ -160,11 +163,11 @@ class PlacementStep(Step):
         batch = call.batch if budget is not None else None
         if not isinstance(outcome, Inline):
             return outcome
-        limit = self._placement.limit_for(outcome.tool)
+        measured, limit = outcome, self._placement.limit_for(outcome.tool)
         size = size_of(outcome)
         if size > limit:
             placed = await self._place(call, outcome, limit, shared=False)
-            if batch is None or not isinstance(placed, Inline) or not placed.tickets:
+            if budget is None or not isinstance(placed, Inline) or not placed.tickets:
                 return placed
             outcome, size = placed, size_of(placed)  # its binary is stored; what is left counts
         if budget is None:
@@ -175,7 +178,11 @@ class PlacementStep(Step):
             wanted = size > budget and ticket_chars < size
         else:
             wanted = await batch.must_place(size, ticket_chars, self._timeout)
-        return await self._place(call, outcome, budget, shared=True) if wanted else outcome
+        if not wanted:
+            return outcome
+        placed = await self._place(call, outcome, budget, shared=True)
+        # What could not be stored whole is delivered as it came: a part may have been pushed out meanwhile.
+        return measured if isinstance(placed, Inline) else placed
 
     def _draft(self, outcome: Inline, limit: int, *, shared: bool = False) -> Ticket:
         """The ticket but for its ref, which is as long as every other."""
@@ -213,6 +220,7 @@ class PlacementStep(Step):
             problem = error
         except Exception as error:  # noqa: BLE001 - whatever the store does, the call goes on
             problem = error
+        _log.warning("a result of %s could not be stored, and goes on unplaced (%r)", outcome.tool, problem)
         if call.emit is not None:
             call.emit(
                 ArtifactRefused(

@@ -283,6 +283,10 @@ def bind_rules(rules: Sequence[object]) -> BoundRules:
             raise ConfigurationError(
                 f"rules[{index}] is the class {rule.__name__}; pass an instance: {rule.__name__}()"
             )
+        if inspect.isroutine(rule):
+            raise ConfigurationError(
+                f"rules[{index}] is the plain function {rule.__name__}: decorate it with @before_tool or @after_tool"
+            )
         if not isinstance(name, str) or not name.strip():
             raise ConfigurationError(
                 f"rules[{index}] ({type(rule).__name__}) has no name; decorate a function with @before_tool "

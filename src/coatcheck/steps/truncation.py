@@ -52,19 +52,23 @@ def cut(tool: str, rendered: Rendered, max_chars: int, *, tail: bool = False, re
     tool = clip(tool, 128)
     what = f"What {tool} returned" if returned else f"This text about {tool}"
     advice = " Ask for less to see the rest." if returned else ""
-    reason = f"{what} has {rendered.size} characters, cut to the limit of {max_chars}: `head` is its beginning.{advice}"
+    size = f"has {rendered.size} characters, cut to the limit of {max_chars}"
+    reason = f"{what} {size}: `head` is its beginning.{advice}"
     if tail:
-        reason = (
-            f"The error of {tool} has {rendered.size} characters, cut to the limit of {max_chars}: "
-            "`head` is its beginning, `tail` its end."
-        )
+        what = f"The error of {tool}"
+        reason = f"{what} {size}: `head` is its beginning, `tail` its end."
         frame = len(Marker(reason=reason, head="", tail="").to_json())
         room = max_chars - frame
         back = _longest(rendered.tail(max(0, room // 2)), room // 2, from_end=True)
         front = _longest(rendered.head(max(0, room - _cost(back))), room - _cost(back))
+        if not (front or back):
+            reason = f"{what} {size}: neither its beginning nor its end fits."
         return Marker(reason=reason, head=front or None, tail=back or None)
     room = max_chars - len(Marker(reason=reason, head="").to_json())
-    return Marker(reason=reason, head=_longest(rendered.head(max(0, room)), room) or None)
+    head = _longest(rendered.head(max(0, room)), room)
+    if not head:
+        reason = f"{what} {size}: not even its beginning fits.{advice}"
+    return Marker(reason=reason, head=head or None)
 
 
 def _cost(text: str) -> int:
