@@ -127,7 +127,9 @@ def test_a_text_that_is_shortened_says_by_how_much(shown: str) -> None:
     (reads,) = re.findall(r"the model reads ([\d,]+) characters", section)
     (left_out,) = re.findall(r"\[([\d,]+) characters are left out here by this demo", section)
     ((_, shortened),) = quotes(section)
-    assert len(shortened) + int(left_out.replace(",", "")) == int(reads.replace(",", "")) == 6_000
+    whole = int(reads.replace(",", ""))
+    assert len(shortened) + int(left_out.replace(",", "")) == whole
+    assert 5_990 < whole <= 6_000, "the limit, or what is left of it where the next character needs an escape"
 
 
 def test_the_digest_that_it_computes_is_that_of_the_list_of_modules(shown: str) -> None:

@@ -284,7 +284,7 @@ def _schema(name: str, arguments_type: type[msgspec.Struct], takes_any: bool) ->
     try:
         (schema,), components = msgspec.json.schema_components([arguments_type], ref_template="#/$defs/{name}")
     except TypeError as error:
-        raise ConfigurationError(f"tool {name}: its parameters have no JSON schema ({error})") from error
+        raise ConfigurationError(f"tool {name}: its parameters have a type that JSON cannot carry ({error})") from error
     own: dict[str, Any] = components.pop(str(schema["$ref"]).rpartition("/")[2])
     own.pop("title", None)
     own["additionalProperties"] = takes_any
