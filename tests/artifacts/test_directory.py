@@ -92,7 +92,7 @@ async def test_no_name_on_the_disk_comes_from_a_caller_s_words(store: DirectoryS
         assert all(0 < len(part) <= 80 and not part.startswith(".") for part in Path(name).parts)
 
 
-@pytest.mark.parametrize("path", ["", "a\x00b", b"/tmp/x", 7, None])
+@pytest.mark.parametrize("path", ["", "a\x00b", b"/somewhere", 7, None])
 def test_what_names_no_directory_is_refused(path: Any) -> None:
     with pytest.raises(ConfigurationError, match="path must name a directory"):
         DirectoryStore(path)
