@@ -50,7 +50,7 @@ class BatchPlace(Protocol):
         """Say that this call has passed the rules before the tool, so that the next may enter; safe to say twice."""
 
     def ended(self, chars: int) -> None:
-        """Say that this call takes ``chars`` characters and cannot be placed any more; only the first word counts."""
+        """Say that this call takes ``chars`` characters and cannot be placed any more; the latest word counts."""
 
     async def must_place(self, chars: int, ticket_chars: int, patience: float) -> bool:
         """Say how large this call's text is, wait for all others, and be told whether the budget wants it placed.
@@ -58,8 +58,9 @@ class BatchPlace(Protocol):
         Args:
             chars: what the model would read now.
             ticket_chars: the length of its ticket.
-            patience: how many seconds to wait; then the answer is yes where the ticket is shorter, because whoever
-                is waited for may be waiting for something that this call holds.
+            patience: how many seconds to wait, because whoever is waited for may be waiting for something that this
+                call holds; then the answer is yes where the ticket is shorter and what is known so far is over the
+                budget already.
         """
 
 

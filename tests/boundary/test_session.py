@@ -47,6 +47,19 @@ def opened(*tools: Callable[..., Any], **dials: Any) -> cc.Session:
 # --- turns and scopes ---
 
 
+async def test_a_call_without_a_name_that_is_text_is_no_turn() -> None:
+    session = opened(echo)
+    with pytest.raises(TypeError, match="name must be text, not int"):
+        await session.call(7)  # type: ignore[arg-type]
+    assert session.turn == 0
+
+
+def test_what_is_given_in_place_of_a_scope_is_named_by_its_type_and_never_shown() -> None:
+    with pytest.raises(cc.ConfigurationError, match="takes a Scope, not dict") as error:
+        cc.Boundary([]).session({"tenant": "acme"})  # type: ignore[arg-type]
+    assert "acme" not in str(error.value)
+
+
 async def test_a_call_is_a_turn_and_a_batch_is_one_turn() -> None:
     session = opened(echo)
     assert session.turn == 0

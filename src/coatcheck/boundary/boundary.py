@@ -218,7 +218,7 @@ class Boundary:
     def session(self, scope: Scope) -> Session:
         """A new session for one conversation."""
         if not isinstance(scope, Scope):
-            raise ConfigurationError(f"boundary.session(scope) takes a Scope, not {scope!r:.80}")
+            raise ConfigurationError(f"boundary.session(scope) takes a Scope, not {type(scope).__name__}")
         return Session(self, scope)
 
     def session_from_bytes(self, data: bytes) -> Session:

@@ -157,7 +157,9 @@ def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance
                 raise
             reason = f"The middleware {name} waited for something that was cancelled; {tool} gave no result."
         except Exception as error:  # noqa: BLE001 - in a batch, the other calls must not be lost
-            _log.error("the middleware %s raised while the tool %s was called", name, tool, exc_info=error)
+            _log.error(
+                "the middleware %s raised in the call %r of the tool %s", name, call.call_id, tool, exc_info=error
+            )
             reason = f"An internal step of this host failed while {tool} was called. The call did not complete."
         else:
             if isinstance(outcome, Outcome) and isinstance(outcome.held, (str, Rendered)):

@@ -227,7 +227,7 @@ class Execution:
             )
             return failed(call, reason, executed=True)
         except Exception:  # noqa: BLE001 - a value may run code of its own when it is looked at
-            _log.exception("the result of the tool %s cannot even be looked at", runner.name)
+            _log.exception("the result of the call %r of the tool %s cannot be looked at", call.call_id, runner.name)
             reason = f"{runner.name} returned a value that cannot be read. Nothing was returned or stored."
             return failed(call, reason, executed=True)
         # The slot of `text` holds the rendering until somebody reads it: see outcome.py.

@@ -113,9 +113,9 @@ class Session:
         Raises:
             TypeError: where ``name`` is no text. Cancellation goes on, as always.
         """
-        self.turn = turn = self.turn + 1
         if not isinstance(name, str):
             raise TypeError(f"call(name, arguments): name must be text, not {type(name).__name__}")
+        self.turn = turn = self.turn + 1
         if not (
             len(name) <= MAX_NAME_CHARS
             and name.isascii()
@@ -254,7 +254,9 @@ class Session:
                 raise
             return "the use of the approval could not be recorded"
         except Exception:  # noqa: BLE001 - a claim that cannot be confirmed is none
-            _log.exception("the approvals port failed; the call is declined")
+            _log.exception(
+                "the approvals port failed; the call %r of the tool %s is declined", sealed.call_id, sealed.tool
+            )
             return "the use of the approval could not be recorded"
         return None if claimed is True else "the approval was used already"
 
@@ -412,5 +414,6 @@ def _as_id(call_id: object) -> str | None:
 
 def _broken(call: Dispatch, error: BaseException) -> Outcome:
     """The host's own code raised in the chain: the model learns that much, the log the rest."""
-    _log.error("the host's own code raised while the tool %s was called", clip(call.name, 128), exc_info=error)
-    return failed(call, f"An internal step of this host failed while {clip(call.name, 128)} was called. {_INCOMPLETE}")
+    tool = clip(call.name, 128)
+    _log.error("the host's own code raised in the call %r of the tool %s", call.call_id, tool, exc_info=error)
+    return failed(call, f"An internal step of this host failed while {tool} was called. {_INCOMPLETE}")

@@ -35,6 +35,7 @@ from coatcheck.outcome import (
     rendered_of,
 )
 from coatcheck.results.rendering import Rendered, render
+from coatcheck.results.shapes import clip
 from coatcheck.steps.rule import PLAIN_ALLOW, UNCHANGED, Allow, Ask, BoundRules, Deny, Hook, Result
 from coatcheck.steps.step import Step
 
@@ -124,7 +125,7 @@ class GovernanceStep(Step):
                     call = changed
                 answer = self._asked(call, hook, said, approval) if type(said) is Ask else said
             except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
-                answer, change = _malfunction(hook.name, error), None
+                answer, change = _malfunction(hook.name, call, error), None
             said = _NOTHING_YET
             if isinstance(answer, Allow):
                 file_row(call, hook.name, "before-tool", "allow", answer.why, change)
@@ -163,7 +164,7 @@ class GovernanceStep(Step):
                     outcome, result = replaced, Result(replaced)
                 answer = said
             except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
-                answer, change = _malfunction(hook.name, error), None
+                answer, change = _malfunction(hook.name, call, error), None
             said = _NOTHING_YET
             if isinstance(answer, Deny):
                 hidden = self._record_of(outcome), self._record(answer.reason)
@@ -220,12 +221,13 @@ class _Deadline:
         return said
 
 
-def _malfunction(name: str, error: Exception) -> Deny:
+def _malfunction(name: str, call: Dispatch, error: Exception) -> Deny:
     try:
         problem = str(error) or type(error).__name__
     except Exception:  # noqa: BLE001 - the rule's own code, which failed already
         problem = type(error).__name__
-    _log.warning("the rule %s could not decide, which is a refusal", name, exc_info=error)
+    where = (name, call.call_id, clip(call.name, 128))
+    _log.warning("the rule %s could not decide on the call %r of the tool %s: a refusal", *where, exc_info=error)
     return Deny(f"The rule {name} could not decide ({problem:.300}), so it was taken as a refusal.")
 
 

@@ -220,7 +220,12 @@ class PlacementStep(Step):
             problem = error
         except Exception as error:  # noqa: BLE001 - whatever the store does, the call goes on
             problem = error
-        _log.warning("a result of %s could not be stored, and goes on unplaced (%r)", outcome.tool, problem)
+        _log.warning(
+            "the result of the call %r of the tool %s could not be stored, and goes on unplaced (%r)",
+            outcome.call_id,
+            outcome.tool,
+            problem,
+        )
         if call.emit is not None:
             call.emit(
                 ArtifactRefused(
