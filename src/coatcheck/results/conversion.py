@@ -157,7 +157,7 @@ def _convert(value: Any, depth: int, walk: _Walk) -> Any:
     if isinstance(value, Mapping):
         return _mapping(value, depth, walk)
     if isinstance(value, enum.Enum):
-        return _convert(value.value, depth + 1, walk)
+        return _convert(_member(value), depth + 1, walk)
     if isinstance(value, (list, tuple, deque)):
         return _sequence(value, depth, walk)
     if isinstance(value, (set, frozenset)):
@@ -233,10 +233,17 @@ def _mapping(value: Mapping[Any, Any], depth: int, walk: _Walk) -> dict[str, Any
     return result if changed else value  # type: ignore[return-value]  # unchanged: it is a dict
 
 
+def _member(member: enum.Enum) -> object:
+    """What an enum's member stands for: one that is text, or a whole number, is what it is; else its value."""
+    if isinstance(member, str):
+        return str.__str__(member)
+    return int.__int__(member) if isinstance(member, int) else member.value
+
+
 def _key(key: object) -> str:
     """How JSON writes a key that is not text; only where reading it back leaves no doubt what it was."""
     if isinstance(key, enum.Enum):
-        return _key(key.value)
+        return _key(_member(key))
     if isinstance(key, str):
         return str.__str__(key)
     if key is None or isinstance(key, bool):
