@@ -6,6 +6,7 @@
     ├── RenderingError (ValueError)        a value that JSON cannot carry unchanged; names the path and the type
     └── StoreError                         a store refused or could not answer
         ├── InvalidArtifact (ValueError)   the put itself is wrong: a blank kind, more than the budget
+        ├── InvalidRange (ValueError)      a part of a payload that cannot be: a negative start, an end before it
         ├── UnknownParent (LookupError)    a parent ref that does not resolve in this scope
         ├── IntegrityError                 the stored bytes are not the bytes that were put
         └── StoreUnavailable (OSError)     the store cannot answer now: a full disk, a lost directory
@@ -22,6 +23,7 @@ __all__ = [
     "DeclarationError",
     "IntegrityError",
     "InvalidArtifact",
+    "InvalidRange",
     "RenderingError",
     "StoreError",
     "StoreUnavailable",
@@ -69,6 +71,10 @@ class StoreError(CoatcheckError):
 
 class InvalidArtifact(StoreError, ValueError):
     """A put was refused before anything was written or removed; the text names the field."""
+
+
+class InvalidRange(StoreError, ValueError):
+    """A read asked for a part of a payload that cannot be; the text names ``start`` or ``end``."""
 
 
 class UnknownParent(StoreError, LookupError):

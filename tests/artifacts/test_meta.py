@@ -46,9 +46,9 @@ def judge(data: object = b"payload", **words: object) -> PutRequest:
 def test_a_well_formed_put_makes_the_meta_of_its_content(data: bytes, kind: str, media_type: str) -> None:
     request = judge(data, kind=kind, media_type=media_type)
     digest = digest_of(data)
-    meta = request.meta(digest, NOW, NOW + SECOND)
+    meta = request.words.meta(digest, len(data), NOW, NOW + SECOND)
     assert meta.ref == make_ref(kind, media_type, digest)
-    assert (meta.kind, meta.media_type, meta.bytes, meta.digest) == (kind, request.media_type, len(data), digest)
+    assert (meta.kind, meta.media_type, meta.bytes, meta.digest) == (kind, request.words.media_type, len(data), digest)
     assert (meta.created_at, meta.expires_at) == (NOW, NOW + SECOND)
 
 
@@ -67,7 +67,7 @@ def test_what_is_not_bytes_is_refused(data: object) -> None:
 
 def test_an_expiry_is_kept_in_utc() -> None:
     elsewhere = datetime(2031, 1, 2, 3, tzinfo=timezone(timedelta(hours=2)))
-    kept = judge(expires_at=elsewhere).expires_at
+    kept = judge(expires_at=elsewhere).words.expires_at
     assert kept == elsewhere
     assert kept is not None
     assert kept.utcoffset() == timedelta(0)
@@ -90,14 +90,14 @@ def test_an_expiry_that_is_not_an_aware_time_in_the_future_is_refused(expires_at
 
 
 def test_a_moment_from_now_is_in_the_future() -> None:
-    assert judge(expires_at=NOW + timedelta(microseconds=1)).expires_at is not None
+    assert judge(expires_at=NOW + timedelta(microseconds=1)).words.expires_at is not None
 
 
 def test_words_of_the_greatest_length_are_kept() -> None:
     origin = {f"{n:0{MAX_ORIGIN_KEY_CHARS}}": "\u00e9" * MAX_ORIGIN_VALUE_CHARS for n in range(MAX_ORIGIN_ENTRIES)}
     request = judge(label="l" * MAX_LABEL_CHARS, origin=origin)
-    assert request.label == "l" * MAX_LABEL_CHARS
-    assert request.origin == origin
+    assert request.words.label == "l" * MAX_LABEL_CHARS
+    assert request.words.origin == origin
 
 
 @pytest.mark.parametrize(
@@ -133,16 +133,16 @@ def test_an_origin_is_copied_and_an_empty_one_is_none() -> None:
     origin = {"call": "7"}
     request = judge(origin=origin)
     origin["call"] = "8"
-    assert request.origin == {"call": "7"}
-    assert judge(origin={}).origin is None
+    assert request.words.origin == {"call": "7"}
+    assert judge(origin={}).words.origin is None
 
 
 def test_a_provider_s_call_id_is_data_whatever_is_in_it() -> None:
-    assert judge(origin={"call": "../../etc/x\x00\n"}).origin == {"call": "../../etc/x\x00\n"}
+    assert judge(origin={"call": "../../etc/x\x00\n"}).words.origin == {"call": "../../etc/x\x00\n"}
 
 
 def test_parents_keep_their_order_and_count_once() -> None:
-    assert judge(parents=["b", PARENT, "b"]).parents == ("b", PARENT)
+    assert judge(parents=["b", PARENT, "b"]).words.parents == ("b", PARENT)
 
 
 def test_texts_of_refusals_hold_no_payload_and_no_words() -> None:
@@ -161,7 +161,9 @@ def test_texts_of_refusals_hold_no_payload_and_no_words() -> None:
 
 
 def test_a_meta_round_trips_through_json_to_the_microsecond() -> None:
-    meta = judge(origin={"a": "b"}, parents=[PARENT]).meta(digest_of(b"payload"), NOW + timedelta(microseconds=1), None)
+    meta = judge(origin={"a": "b"}, parents=[PARENT]).words.meta(
+        digest_of(b"payload"), 7, NOW + timedelta(microseconds=1), None
+    )
     assert msgspec.json.decode(msgspec.json.encode(meta), type=ArtifactMeta) == meta
 
 

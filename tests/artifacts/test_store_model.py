@@ -1,4 +1,4 @@
-"""Stores against a model that keeps every artifact in a list, over any sequence of puts, deletes, sweeps and reads.
+"""Stores against a model that keeps every artifact in a list, over any sequence of puts, streams, deletes and sweeps.
 
 Laws: idempotence, budgets that hold exactly, evictions that are all reported, expiry, complete listings.
 """
@@ -6,7 +6,7 @@ Laws: idempotence, budgets that hold exactly, evictions that are all reported, e
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.errors import InvalidArtifact
 from coatcheck.scope import Scope
 from coatcheck.testing import ManualClock
+from coatcheck.testing.trial import Source, opened
 
 SCOPES = (Scope(conversation="a"), Scope(tenant="t", conversation="a"))
 WORDS: dict[str, Any] = {"kind": "k", "media_type": "text/plain"}
@@ -34,6 +35,7 @@ class Put(msgspec.Struct, frozen=True):
     payload: int
     lives: int | None
     label: str
+    pieces: int | None  # how many bytes a chunk of a stream has; None: a payload at hand
 
 
 class Delete(msgspec.Struct, frozen=True):
@@ -53,10 +55,11 @@ class Sweep(msgspec.Struct, frozen=True):
 Step = Put | Delete | Wait | Sweep
 places = st.integers(0, len(SCOPES) - 1)
 chosen = st.integers(0, len(PAYLOADS) - 1)
+pieces = st.none() | st.integers(1, 15)
 steps = st.lists(
     st.one_of(
-        st.builds(Put, places, chosen, st.none() | st.integers(1, 12), st.sampled_from("xyz")),
-        st.builds(Put, st.just(0), chosen, st.none(), st.just("x")),
+        st.builds(Put, places, chosen, st.none() | st.integers(1, 12), st.sampled_from("xyz"), pieces),
+        st.builds(Put, st.just(0), chosen, st.none(), st.just("x"), pieces),
         st.builds(Delete, places, chosen),
         st.builds(Wait, st.integers(0, 6)),
         st.builds(Sweep, st.none() | places, st.booleans()),
@@ -112,7 +115,7 @@ class Model:
     async def put(self, step: Put) -> None:
         table, data, now = self.tables[step.scope], PAYLOADS[step.payload], self.clock.now
         caller = None if step.lives is None else now + timedelta(seconds=step.lives)
-        put = self.store.put(SCOPES[step.scope], data, label=step.label, expires_at=caller, **WORDS)
+        put = self.begin(step, data, expires_at=caller)
         if len(data) > self.max_bytes:
             with pytest.raises(InvalidArtifact):
                 await put
@@ -133,6 +136,13 @@ class Model:
             assert result.meta == msgspec.structs.replace(before.meta, expires_at=grown)
         self.evict(table, data, result, now)
         table.append(Held(result.meta, data, now))
+
+    def begin(self, step: Put, data: bytes, expires_at: datetime | None) -> Awaitable[PutResult]:
+        words = {"label": step.label, "expires_at": expires_at, **WORDS}
+        if step.pieces is None:
+            return self.store.put(SCOPES[step.scope], data, **words)
+        chunks = [data[start : start + step.pieces] for start in range(0, len(data), step.pieces)]
+        return self.store.put_stream(SCOPES[step.scope], Source(*chunks), **words)
 
     def evict(self, table: list[Held], data: bytes, result: PutResult, now: datetime) -> None:
         """The store must say that it removed exactly what had to go."""
@@ -178,6 +188,10 @@ class Model:
                 artifact = await self.store.get(scope, held.meta.ref)
                 assert (artifact is not None and artifact.data) == (lives and held.data)
                 assert await self.store.head(scope, held.meta.ref) == (held.meta if lives else None)
+                for start, end in ((0, None), (2, 7)):
+                    assert await opened(self.store, held.meta.ref, start, end, scope=scope) == (
+                        held.data[start:end] if lives else None
+                    )
             listed: list[ArtifactMeta] = []
             cursor: str | None = None
             while True:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
+from io import BytesIO
 from itertools import islice
 from types import TracebackType
 from typing import Self
@@ -11,25 +13,29 @@ from typing import Self
 import msgspec
 from anyio.lowlevel import checkpoint
 
+from coatcheck.artifacts.entries import PIECE_BYTES, Entries, Entry, EntryChunks
 from coatcheck.artifacts.meta import (
     Artifact,
     ArtifactMeta,
     Clock,
+    MediaType,
     Page,
-    PutRequest,
     PutResult,
+    PutWords,
     Swept,
+    check_chunk,
     check_put,
+    check_range,
+    check_words,
     read_clock,
     utc_now,
 )
 from coatcheck.artifacts.paging import page_of
-from coatcheck.artifacts.port import DEFAULT_LIMIT
+from coatcheck.artifacts.port import DEFAULT_LIMIT, ArtifactReader
 from coatcheck.artifacts.ref import is_ref
 from coatcheck.artifacts.retention import (
     Plan,
     Retention,
-    Row,
     fits,
     is_expired,
     later_expiry,
@@ -38,7 +44,7 @@ from coatcheck.artifacts.retention import (
     too_large,
 )
 from coatcheck.artifacts.workers import Workers
-from coatcheck.errors import IntegrityError, UnknownParent
+from coatcheck.errors import IntegrityError, InvalidArtifact, UnknownParent
 from coatcheck.scope import Scope, check_scope
 from coatcheck.settings import check_whole
 
@@ -47,31 +53,8 @@ __all__ = ["MemoryStore"]
 _MIB = 1 << 20
 _FEW_SCOPES = 16
 _LOOKS = 4
-
-
-class _Entry(msgspec.Struct, frozen=True):
-    meta: ArtifactMeta
-    data: bytes
-    last_put: datetime
-
-    def row(self) -> Row:
-        return Row(self.meta.ref, self.meta.kind, self.meta.bytes, self.last_put, self.meta.expires_at)
-
-
-class _Entries(dict[str, _Entry]):
-    """One scope's artifacts by ref, and what their payloads take together."""
-
-    total = 0
-
-    def keep(self, entry: _Entry) -> None:
-        self.drop(entry.meta.ref)
-        self[entry.meta.ref] = entry
-        self.total += entry.meta.bytes
-
-    def drop(self, ref: str) -> None:
-        entry = self.pop(ref, None)
-        if entry is not None:
-            self.total -= entry.meta.bytes
+# What a chunk of a stream counts for beside its bytes, so that many small ones, or empty ones, take turns too.
+_CHUNK_COST = 1 << 12
 
 
 class MemoryStore:
@@ -109,7 +92,7 @@ class MemoryStore:
             ttl=ttl, max_bytes=check_whole("max_bytes", max_bytes), max_count=check_whole("max_count", max_count)
         )
         self._clock = clock
-        self._scopes: dict[Scope, _Entries] = {}
+        self._scopes: dict[Scope, Entries] = {}
         self._round: Iterator[tuple[Scope, str]] = iter(())
         self._workers = Workers()
 
@@ -137,21 +120,78 @@ class MemoryStore:
             parents=parents,
             now=read_clock(self._clock),
         )
-        digest = await self._workers.digest(request.data)
+        return await self._store(scope, request.data, request.words)
+
+    async def put_stream(
+        self,
+        scope: Scope,
+        source: AsyncIterable[bytes],
+        *,
+        kind: str,
+        media_type: MediaType,
+        label: str | None = None,
+        expires_at: datetime | None = None,
+        origin: Mapping[str, str] | None = None,
+        parents: Sequence[str] = (),
+    ) -> PutResult:
+        """Store a payload that is still being made; see `ArtifactStore.put_stream`.
+
+        Until it ends, it is held beside what the scope's budget counts: as much as that whole budget, at most.
+        """
+        check_scope(scope)
+        now = read_clock(self._clock)
+        words = check_words(
+            source,
+            kind=kind,
+            media_type=media_type,
+            label=label,
+            expires_at=expires_at,
+            origin=origin,
+            parents=parents,
+            now=now,
+        )
+        self._check_parents(scope, words, now)
+        return await self._store(scope, await self._collect(source), words)
+
+    async def _collect(self, source: AsyncIterable[bytes]) -> bytes:
+        """All of a stream, if a scope may hold so much. The other tasks have their turns, however fast it comes."""
+        collected = BytesIO()
+        index = 0
+        work = 0  # since the other tasks had their last turn
+        await checkpoint()
+        async for chunk in source:
+            size = memoryview(check_chunk(chunk, index)).nbytes
+            self._check_room(collected.tell() + size)
+            index += 1
+            # A copy, since a producer may use its buffer again; and no view is kept, or it could not resize it.
+            data = chunk if isinstance(chunk, bytes) else bytes(chunk)
+            for start in range(0, max(size, 1), PIECE_BYTES):  # once for an empty chunk, too: it takes its turn
+                collected.write(data[start : start + PIECE_BYTES])
+                work += min(size, PIECE_BYTES) + _CHUNK_COST
+                if work >= PIECE_BYTES:
+                    work = 0
+                    await checkpoint()
+        return collected.getvalue()
+
+    def _check_room(self, size: int) -> None:
+        """Refuse a stream of which ``size`` bytes have come, where that is more than a scope may hold."""
+        most = self._retention.max_bytes
+        if most is not None and size > most:
+            raise InvalidArtifact(f"source has {size} bytes or more, more than max_bytes={most} lets one scope hold")
+
+    async def _store(self, scope: Scope, data: bytes, words: PutWords) -> PutResult:
+        digest = await self._workers.digest(data)
         # Now, and not when the put was called: however long it had to wait, it has its whole life before it.
         now = read_clock(self._clock)
-        result = self._put(scope, request, digest, now)
+        result = self._put(scope, data, words, digest, now)
         self._look_around(scope, now)
         return result
 
-    def _put(self, scope: Scope, request: PutRequest, digest: str, now: datetime) -> PutResult:
-        entries = self._scopes.get(scope) or _Entries()
-        unknown = tuple(parent for parent in request.parents if self._find(scope, parent, now) is None)
-        if unknown:
-            raise UnknownParent(unknown)
-
-        meta = request.meta(digest, now, resolve_expires_at(request.expires_at, self._retention, now))
-        entry = _Entry(meta, request.data, now)
+    def _put(self, scope: Scope, data: bytes, words: PutWords, digest: str, now: datetime) -> PutResult:
+        entries = self._scopes.get(scope) or Entries()
+        self._check_parents(scope, words, now)
+        meta = words.meta(digest, len(data), now, resolve_expires_at(words.expires_at, self._retention, now))
+        entry = Entry(meta, data, now)
         found = self._find(scope, meta.ref, now)
         if found is not None:
             if found.meta.digest != digest:
@@ -159,7 +199,7 @@ class MemoryStore:
             expires_at = later_expiry(found.meta.expires_at, meta.expires_at)
             meta = msgspec.structs.replace(found.meta, expires_at=expires_at)
             # The payload is kept as it was put now, in case the one that lies there is damaged.
-            entry = _Entry(meta, request.data, max(found.last_put, now))
+            entry = Entry(meta, data, max(found.last_put, now))
 
         plan = self._plan(entries, meta, now)
         for gone in plan.swept:
@@ -168,7 +208,12 @@ class MemoryStore:
         self._scopes[scope] = entries
         return PutResult(_detached(entry.meta), found is None, plan.swept)
 
-    def _plan(self, entries: _Entries, meta: ArtifactMeta, now: datetime) -> Plan:
+    def _check_parents(self, scope: Scope, words: PutWords, now: datetime) -> None:
+        unknown = tuple(parent for parent in words.parents if self._find(scope, parent, now) is None)
+        if unknown:
+            raise UnknownParent(unknown)
+
+    def _plan(self, entries: Entries, meta: ArtifactMeta, now: datetime) -> Plan:
         before = entries.get(meta.ref)
         count = len(entries) - (before is not None)
         total = entries.total - (before.meta.bytes if before is not None else 0)
@@ -199,6 +244,24 @@ class MemoryStore:
             raise IntegrityError(entry.meta.ref, entry.meta.digest, actual)
         return Artifact(_detached(entry.meta), entry.data)
 
+    @asynccontextmanager
+    async def open(
+        self, scope: Scope, ref: str, start: int = 0, end: int | None = None
+    ) -> AsyncIterator[ArtifactReader | None]:
+        """An artifact's payload, or a part of it, or ``None``; see `ArtifactStore.open`.
+
+        What was opened is read to its end, whatever is put, deleted or evicted meanwhile.
+        """
+        check_scope(scope)
+        check_range(start, end, 0)  # before it is looked for: what is no range is refused for every ref alike
+        await checkpoint()
+        entry = self._find(scope, ref, read_clock(self._clock))
+        if entry is None:
+            yield None
+        else:
+            first, last = check_range(start, end, entry.meta.bytes)
+            yield ArtifactReader(_detached(entry.meta), first, last, EntryChunks(entry, first, last))
+
     async def delete(self, scope: Scope, ref: str) -> None:
         """Withdraw an artifact; see `ArtifactStore.delete`."""
         check_scope(scope)
@@ -210,7 +273,7 @@ class MemoryStore:
         check_scope(scope)
         await checkpoint()
         now = read_clock(self._clock)
-        entries = self._scopes.get(scope) or _Entries()
+        entries = self._scopes.get(scope) or Entries()
         metas = [entry.meta for entry in entries.values() if not is_expired(entry.meta.expires_at, now)]
         page = page_of(metas, cursor, limit)
         return Page(tuple(_detached(meta) for meta in page.artifacts), page.cursor)
@@ -222,7 +285,7 @@ class MemoryStore:
         now = read_clock(self._clock)
         swept: list[Swept] = []
         for each in [*self._scopes] if chosen is None else [chosen]:
-            entries = self._scopes.get(each) or _Entries()
+            entries = self._scopes.get(each) or Entries()
             rows = [entry.row() for entry in entries.values()]
             expired = plan_retention(rows, 0, None, now).swept
             if not dry_run:
@@ -239,7 +302,7 @@ class MemoryStore:
     ) -> None:
         """Nothing to close; what is stored stays."""
 
-    def _find(self, scope: Scope, ref: str, now: datetime) -> _Entry | None:
+    def _find(self, scope: Scope, ref: str, now: datetime) -> Entry | None:
         """The entry that ``ref`` resolves to now."""
         entries = self._scopes.get(scope)
         entry = entries.get(ref) if entries is not None and is_ref(ref) else None
@@ -255,7 +318,7 @@ class MemoryStore:
         looked = 0
         for scope, ref in islice(self._round, _LOOKS):
             looked += 1
-            entry = self._scopes.get(scope, _Entries()).get(ref)
+            entry = self._scopes.get(scope, Entries()).get(ref)
             if scope != own and entry is not None and is_expired(entry.meta.expires_at, now):
                 self._drop(scope, [ref])
         if looked < _LOOKS:

@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from coatcheck.artifacts.ref import check_kind, make_ref, normalise_media_type, one_line, plain_text
-from coatcheck.errors import ConfigurationError, InvalidArtifact
+from coatcheck.errors import ConfigurationError, InvalidArtifact, InvalidRange
 
 __all__ = [
     "MAX_LABEL_CHARS",
@@ -24,11 +24,16 @@ __all__ = [
     "Artifact",
     "ArtifactMeta",
     "Clock",
+    "MediaType",
     "Page",
     "PutRequest",
     "PutResult",
+    "PutWords",
     "Swept",
+    "check_chunk",
     "check_put",
+    "check_range",
+    "check_words",
     "read_clock",
     "utc_now",
 ]
@@ -41,6 +46,10 @@ MAX_PARENTS = 1000
 
 Clock = Callable[[], datetime]
 """What a store asks for the time: an aware datetime at every call."""
+
+MediaType = str | Callable[[], str]
+"""The type of a streamed payload: said beforehand, or asked for once the stream has ended, where only the whole of it
+can tell (text is text until a byte says otherwise)."""
 
 
 class ArtifactMeta(msgspec.Struct, frozen=True):
@@ -116,30 +125,40 @@ class Page(msgspec.Struct, frozen=True):
     cursor: str | None = None
 
 
-class PutRequest(msgspec.Struct, frozen=True):
-    """A put whose own words have been judged and brought to one spelling."""
+class PutWords(msgspec.Struct, frozen=True):
+    """What a put says beside the payload, judged and brought to one spelling.
 
-    data: bytes
+    Attributes:
+        media_type: for a stream it may be a function, which `meta` asks.
+    """
+
     kind: str
-    media_type: str
+    media_type: MediaType
     label: str | None
     expires_at: datetime | None
     origin: dict[str, str] | None
     parents: tuple[str, ...]
 
-    def meta(self, digest: str, created_at: datetime, expires_at: datetime | None) -> ArtifactMeta:
+    def meta(self, digest: str, size: int, created_at: datetime, expires_at: datetime | None) -> ArtifactMeta:
         """The meta of the artifact that this put makes, if it is the first of its content.
 
+        Args:
+            digest, size: of the payload.
+            created_at: the store's clock, now.
+            expires_at: what retention makes of the put's own expiry.
+
         Raises:
-            InvalidArtifact: the put had to wait until the expiry that it asked for was over.
+            InvalidArtifact: the put had to wait until the expiry that it asked for was over, or the media type that a
+                function answered is none.
         """
         if self.expires_at is not None:
             _expiry(self.expires_at, created_at)
+        media_type = self.media_type if isinstance(self.media_type, str) else normalise_media_type(self.media_type())
         return ArtifactMeta(
-            ref=make_ref(self.kind, self.media_type, digest),
+            ref=make_ref(self.kind, media_type, digest),
             kind=self.kind,
-            media_type=self.media_type,
-            bytes=len(self.data),
+            media_type=media_type,
+            bytes=size,
             digest=digest,
             created_at=created_at,
             expires_at=expires_at,
@@ -147,6 +166,13 @@ class PutRequest(msgspec.Struct, frozen=True):
             origin=self.origin,
             parents=self.parents,
         )
+
+
+class PutRequest(msgspec.Struct, frozen=True):
+    """A put whose payload is at hand, and its words."""
+
+    data: bytes
+    words: PutWords
 
 
 def check_put(
@@ -177,13 +203,63 @@ def check_put(
     """
     return PutRequest(
         data=_payload(data),
-        kind=check_kind(kind),
-        media_type=normalise_media_type(media_type),
-        label=None if label is None else one_line("label", label, MAX_LABEL_CHARS),
-        expires_at=None if expires_at is None else _expiry(expires_at, now),
-        origin=None if origin is None else _origin(origin),
-        parents=_parents(parents),
+        words=_words(kind, normalise_media_type(media_type), label, expires_at, origin, parents, now),
     )
+
+
+def check_words(
+    source: object,
+    *,
+    kind: object,
+    media_type: object,
+    label: object,
+    expires_at: object,
+    origin: object,
+    parents: object,
+    now: datetime,
+) -> PutWords:
+    """As `check_put`, for a payload that is still to come: before the first chunk of ``source`` is asked for.
+
+    Args:
+        source: an async iterable of bytes.
+        media_type: see `MediaType`.
+
+    Raises:
+        InvalidArtifact: naming the field, never its content.
+    """
+    if not hasattr(type(source), "__aiter__"):
+        raise InvalidArtifact(f"source must be an async iterable of bytes, not {type(source).__name__}")
+    known = media_type if callable(media_type) else normalise_media_type(media_type)
+    return _words(kind, known, label, expires_at, origin, parents, now)
+
+
+def check_chunk(chunk: object, index: int) -> bytes | bytearray | memoryview:
+    """Return the ``index``-th chunk of a stream, counted from 0, if it is one.
+
+    Raises:
+        InvalidArtifact: it is no bytes.
+    """
+    if isinstance(chunk, (bytes, bytearray, memoryview)):
+        return chunk
+    raise InvalidArtifact(f"source[{index}] must be bytes, not {type(chunk).__name__}")
+
+
+def check_range(start: object, end: object, size: int) -> tuple[int, int]:
+    """The part of a payload of ``size`` bytes that ``start`` and ``end`` ask for, within it.
+
+    Args:
+        start: the first byte, counted from 0; one past the payload asks for nothing.
+        end: the byte after the last; ``None``, and one past the payload, is the payload's end.
+
+    Raises:
+        InvalidRange: one is no whole number, is negative, or the end is before the start.
+    """
+    if type(start) is not int or start < 0:
+        raise InvalidRange(f"start must be a whole number of bytes, 0 or more, not {start!r:.80}")
+    if end is not None and (type(end) is not int or end < start):
+        raise InvalidRange(f"end must be None or a whole number of bytes, not before start={start}, not {end!r:.80}")
+    last = size if end is None else min(end, size)
+    return min(start, last), last
 
 
 def utc_now() -> datetime:
@@ -201,6 +277,25 @@ def read_clock(clock: Clock) -> datetime:
     if not isinstance(now, datetime) or now.utcoffset() is None:
         raise ConfigurationError(f"clock must return an aware datetime, as datetime.now(UTC) does, not {now!r:.80}")
     return now.astimezone(UTC)
+
+
+def _words(
+    kind: object,
+    media_type: MediaType,
+    label: object,
+    expires_at: object,
+    origin: object,
+    parents: object,
+    now: datetime,
+) -> PutWords:
+    return PutWords(
+        kind=check_kind(kind),
+        media_type=media_type,
+        label=None if label is None else one_line("label", label, MAX_LABEL_CHARS),
+        expires_at=None if expires_at is None else _expiry(expires_at, now),
+        origin=None if origin is None else _origin(origin),
+        parents=_parents(parents),
+    )
 
 
 def _payload(data: object) -> bytes:

@@ -5,7 +5,7 @@
 
 from coatcheck.testing.conformance import CASES, CaseResult, Report, check_store
 from coatcheck.testing.faulty import Fault, FaultyStore, fail, hang
-from coatcheck.testing.trial import Case, Hook, MakeStore, ManualClock, Reopen
+from coatcheck.testing.trial import Case, Hook, MakeStore, ManualClock, Overwrite, Reopen
 
 __all__ = [
     "CASES",
@@ -16,6 +16,7 @@ __all__ = [
     "Hook",
     "MakeStore",
     "ManualClock",
+    "Overwrite",
     "Reopen",
     "Report",
     "check_store",

@@ -14,7 +14,7 @@ from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ref import digest_of, make_ref
 from coatcheck.errors import CoatcheckError, UnknownParent
 from coatcheck.scope import Scope
-from coatcheck.testing.trial import HOME, Case, Trial, check, expect, put, read, refuses
+from coatcheck.testing.trial import HOME, Case, Trial, check, expect, opened, put, read, refuses, stream
 
 __all__ = ["ACCESS_CASES"]
 
@@ -73,8 +73,10 @@ async def _no_scope(trial: Trial) -> None:
     meta = (await put(store)).meta
     verbs: dict[str, Callable[[Any], Awaitable[object]]] = {
         "put": lambda scope: put(store, scope=scope),
+        "put_stream": lambda scope: stream(store, b"payload", scope=scope),
         "head": lambda scope: store.head(scope, meta.ref),
         "get": lambda scope: store.get(scope, meta.ref),
+        "open": lambda scope: opened(store, meta.ref, scope=scope),
         "delete": lambda scope: store.delete(scope, meta.ref),
         "list": lambda scope: store.list(scope),
         "sweep": lambda scope: store.sweep(scope),
@@ -94,6 +96,7 @@ async def _ref_alone(trial: Trial) -> None:
     for stranger in _STRANGERS:
         expect("head", await store.head(stranger, meta.ref), None)
         expect("get", await store.get(stranger, meta.ref), None)
+        expect("open", await opened(store, meta.ref, scope=stranger), None)
         expect("list", (await store.list(stranger)).artifacts, ())
         await store.delete(stranger, meta.ref)
         expect("sweep", await store.sweep(stranger), ())
@@ -138,6 +141,7 @@ async def _one_absence(trial: Trial) -> None:
     for name in absent:
         expect(f"head of {name!r:.60}", await store.head(HOME, name), None)  # type: ignore[arg-type]
         expect(f"get of {name!r:.60}", await store.get(HOME, name), None)  # type: ignore[arg-type]
+        expect(f"open of {name!r:.60}", await opened(store, name), None)  # type: ignore[arg-type]
         await store.delete(HOME, name)  # type: ignore[arg-type]
     await read(store, ref)
     await read(store, foreign, scope=Scope(conversation="elsewhere"))
@@ -230,12 +234,13 @@ async def _secrets(trial: Trial) -> None:
         (data, {"media_type": "text"}),
     ]
     for payload, words in puts:
-        refused = await refuses(CoatcheckError, put(store, payload, scope=scope, **words), "a malformed put")
-        error: BaseException | None = refused
-        while error is not None:
-            told = f"{error} {error!r}"
-            check(not any(secret in told for secret in secrets), f"a secret is in the text: {told}")
-            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        for verb in (put, stream):
+            call = verb(store, payload, scope=scope, **words)
+            error: BaseException | None = await refuses(CoatcheckError, call, "a malformed put")
+            while error is not None:
+                told = f"{error} {error!r}"
+                check(not any(secret in told for secret in secrets), f"a secret is in the text: {told}")
+                error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 async def _another_process(trial: Trial) -> None:
@@ -244,9 +249,12 @@ async def _another_process(trial: Trial) -> None:
     other = await trial.reopened(store)
     expect("head elsewhere", await other.head(HOME, meta.ref), meta)
     expect("payload elsewhere", (await read(other, meta.ref)).data, b"payload")
+    expect("open elsewhere", await opened(other, meta.ref), b"payload")
     expect("list elsewhere", (await other.list(HOME)).artifacts, (meta,))
     again = await put(other, label="theirs")
     expect("put elsewhere", (again.created, again.meta.label), (False, "mine"))
+    again = await stream(other, b"pay", b"load", label="theirs")
+    expect("put_stream elsewhere", (again.created, again.meta.label), (False, "mine"))
 
 
 async def _not_remembered(trial: Trial) -> None:
@@ -255,6 +263,7 @@ async def _not_remembered(trial: Trial) -> None:
     other = await trial.reopened(store)
     await other.delete(HOME, ref)
     expect("get after a delete elsewhere", await store.get(HOME, ref), None)
+    expect("open after a delete elsewhere", await opened(store, ref), None)
     expect("created after a delete elsewhere", (await put(store)).created, True)
     expect("payload elsewhere", (await read(other, ref)).data, b"payload")
 

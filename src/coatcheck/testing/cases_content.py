@@ -6,7 +6,7 @@ section 5; `cases.md` C5 and D5.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from coatcheck.artifacts.meta import Artifact
@@ -15,7 +15,7 @@ from coatcheck.errors import IntegrityError, InvalidArtifact, UnknownParent
 from coatcheck.scope import Scope
 from coatcheck.testing.trial import HOME, Case, Trial, check, expect, put, read, refuses
 
-__all__ = ["CONTENT_CASES"]
+__all__ = ["CONTENT_CASES", "malformed_words"]
 
 _PAYLOADS = (b"payload", b"", bytes(range(256)), "\u00fc\u4e2d\U0001f600\r\n".encode(), bytes(1 << 20))
 
@@ -118,10 +118,9 @@ async def _parents(trial: Trial) -> None:
     await _nothing_came(store, b"orphan")
 
 
-async def _malformed_puts(trial: Trial) -> None:
-    store = await trial.store()
-    now = trial.clock.now
-    words: list[dict[str, Any]] = [
+def malformed_words(now: datetime) -> list[dict[str, Any]]:
+    """What no put may say, one word each; ``now`` is the store's."""
+    return [
         *({"kind": kind} for kind in ("", "  ", "a\nb", "a\x00b", "k" * 129, "\ud800", None, 7)),
         *(
             {"media_type": text}
@@ -132,7 +131,11 @@ async def _malformed_puts(trial: Trial) -> None:
         *({"origin": origin} for origin in ({"a": "v" * 257}, {"a": 7}, {"k" * 65: "v"}, {"a": "\ud800"}, ["a"])),
         *({"parents": parents} for parents in ("art_", [7], 7)),
     ]
-    for word in words:
+
+
+async def _malformed_puts(trial: Trial) -> None:
+    store = await trial.store()
+    for word in malformed_words(trial.clock.now):
         [field] = word
         error = await refuses(InvalidArtifact, put(store, **word), f"{word!r:.80}")
         check(field in str(error), f"the refusal of {word!r:.80} does not name {field}: {error}")

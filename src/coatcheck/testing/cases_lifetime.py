@@ -9,10 +9,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from coatcheck.artifacts.meta import Swept
-from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.errors import InvalidArtifact
 from coatcheck.scope import Scope
-from coatcheck.testing.trial import HOME, Case, Trial, check, expect, put, read, refuses
+from coatcheck.testing.trial import HOME, Case, Trial, check, expect, expires, listed, opened, put, read, refuses
 
 __all__ = ["LIFETIME_CASES"]
 
@@ -21,11 +20,11 @@ async def _expiry_stated(trial: Trial) -> None:
     store = await trial.store(ttl=100)
     start = trial.clock.now
     plain = (await put(store, b"plain")).meta
-    _expires(plain.expires_at, start, 100)
+    expires(plain.expires_at, start, 100)
     sooner = (await put(store, b"sooner", expires_at=start + timedelta(seconds=50))).meta
     expect("the caller's sooner expiry", sooner.expires_at, start + timedelta(seconds=50))
     later = (await put(store, b"later", expires_at=start + timedelta(days=9))).meta
-    _expires(later.expires_at, start, 100)
+    expires(later.expires_at, start, 100)
     for meta in (plain, sooner, later):
         expect("expiry on head", await store.head(HOME, meta.ref), meta)
     await refuses(InvalidArtifact, put(store, b"born", expires_at=start), "an expiry of now")
@@ -36,9 +35,9 @@ async def _expiry_stated(trial: Trial) -> None:
     trial.clock.advance(0.000001)
     expect("head at the very moment", await store.head(HOME, sooner.ref), None)
     expect("get at the very moment", await store.get(HOME, sooner.ref), None)
-    check(sooner.ref not in await _listed(store), "an expired artifact is listed")
+    check(sooner.ref not in await listed(store), "an expired artifact is listed")
     trial.clock.advance(50)
-    expect("list after the ttl", await _listed(store), [])
+    expect("list after the ttl", await listed(store), [])
 
 
 async def _never_extended_by_reads(trial: Trial) -> None:
@@ -46,10 +45,12 @@ async def _never_extended_by_reads(trial: Trial) -> None:
     ref = (await put(store)).meta.ref
     trial.clock.advance(15)
     await read(store, ref)
+    await opened(store, ref)
     await store.head(HOME, ref)
     await store.list(HOME)
     trial.clock.advance(6)
     expect("get at 21 of 20", await store.get(HOME, ref), None)
+    expect("open at 21 of 20", await opened(store, ref), None)
     expect("head at 21 of 20", await store.head(HOME, ref), None)
 
 
@@ -59,7 +60,7 @@ async def _refreshed_by_puts(trial: Trial) -> None:
     trial.clock.advance(99 if first.expires_at is not None and _left(trial, first.expires_at) > 99 else 89)
     second = await put(store)
     expect("created", second.created, False)
-    _expires(second.meta.expires_at, trial.clock.now, 100)
+    expires(second.meta.expires_at, trial.clock.now, 100)
     expect("created_at", second.meta.created_at, first.created_at)
     trial.clock.advance(12)
     expect("sweep", [gone.ref for gone in await store.sweep() if gone.ref == first.ref], [])
@@ -99,7 +100,7 @@ async def _count_budget(trial: Trial) -> None:
         result = await put(store, b"%d" % number)
         refs.append(result.meta.ref)
         swept += result.swept
-        expect("rows", len(await _listed(store)), min(number + 1, 50))
+        expect("rows", len(await listed(store)), min(number + 1, 50))
         trial.clock.advance(1)
     expect("what was swept", swept, [Swept(ref, "test/item", 1, "max-count") for ref in refs[:10]])
     for ref in refs[:10]:
@@ -118,7 +119,7 @@ async def _bytes_budget(trial: Trial) -> None:
         trial.clock.advance(1)
     result = await put(store, b"e" * 31)
     expect("what was swept", result.swept, tuple(Swept(ref, "test/item", 30, "max-bytes") for ref in refs[:2]))
-    expect("what stayed", await _listed(store), [result.meta.ref, refs[3], refs[2]])
+    expect("what stayed", await listed(store), [result.meta.ref, refs[3], refs[2]])
 
 
 async def _oldest_put_leaves(trial: Trial) -> None:
@@ -132,7 +133,7 @@ async def _oldest_put_leaves(trial: Trial) -> None:
     await read(store, young.ref)
     result = await put(store, b"new")
     expect("what was swept", [gone.ref for gone in result.swept], [young.ref])
-    expect("what stayed", await _listed(store), [result.meta.ref, old.ref])
+    expect("what stayed", await listed(store), [result.meta.ref, old.ref])
 
 
 async def _budgets_are_per_scope(trial: Trial) -> None:
@@ -177,23 +178,8 @@ async def _sweep(trial: Trial) -> None:
     await read(store, young.ref)
 
 
-def _expires(expires_at: datetime | None, last_put: datetime, ttl: float) -> None:
-    """An expiry of at least 0.9 ttl and at most ttl after the last put."""
-    if expires_at is None:
-        check(False, "expires_at is None in a store with a ttl")
-    else:
-        seconds = (expires_at - last_put).total_seconds()
-        check(
-            0.9 * ttl <= seconds <= ttl, f"the artifact expires {seconds} seconds after its last put; the ttl is {ttl}"
-        )
-
-
 def _left(trial: Trial, expires_at: datetime) -> float:
     return (expires_at - trial.clock.now).total_seconds()
-
-
-async def _listed(store: ArtifactStore) -> list[str]:
-    return [meta.ref for meta in (await store.list(HOME, limit=1000)).artifacts]
 
 
 LIFETIME_CASES = (

@@ -21,14 +21,25 @@ from coatcheck.testing.cases_access import ACCESS_CASES
 from coatcheck.testing.cases_content import CONTENT_CASES
 from coatcheck.testing.cases_lifetime import LIFETIME_CASES
 from coatcheck.testing.cases_races import RACE_CASES
-from coatcheck.testing.trial import Case, Hook, MakeStore, NotApplicable, Reopen, Trial
+from coatcheck.testing.cases_readers import READER_CASES
+from coatcheck.testing.cases_slow_streams import SLOW_STREAM_CASES
+from coatcheck.testing.cases_streams import STREAM_CASES
+from coatcheck.testing.trial import Case, Hook, MakeStore, NotApplicable, Overwrite, Reopen, Trial
 
 __all__ = ["CASES", "CaseResult", "Report", "Verdict", "check_store"]
 
 Verdict = Literal["passed", "not-applicable", "declared", "failed"]
 _VERDICTS: tuple[Verdict, ...] = ("passed", "not-applicable", "declared", "failed")
 
-CASES: tuple[Case, ...] = (*CONTENT_CASES, *ACCESS_CASES, *LIFETIME_CASES, *RACE_CASES)
+CASES: tuple[Case, ...] = (
+    *CONTENT_CASES,
+    *ACCESS_CASES,
+    *LIFETIME_CASES,
+    *RACE_CASES,
+    *STREAM_CASES,
+    *SLOW_STREAM_CASES,
+    *READER_CASES,
+)
 """Every case, in the order in which they run."""
 
 
@@ -95,6 +106,7 @@ async def check_store(
     only: Collection[str] | None = None,
     corrupt: Hook | None = None,
     unlink: Hook | None = None,
+    overwrite: Overwrite | None = None,
     reopen: Reopen | None = None,
     timeout: float = 60.0,
 ) -> Report:
@@ -107,6 +119,7 @@ async def check_store(
         only: the ids of the cases to run; all of them, if not given.
         corrupt: changes the stored payload of one artifact behind the store's back.
         unlink: removes the stored payload of one artifact behind the store's back.
+        overwrite: puts other bytes in the place of the stored payload of one artifact behind the store's back.
         reopen: makes a second store over the same data.
         timeout: what one case may take, in seconds; a store that hangs fails.
 
@@ -124,7 +137,7 @@ async def check_store(
     results: list[CaseResult] = []
     for case in CASES:
         if only is None or case.id in only:
-            trial = Trial(make, corrupt=corrupt, unlink=unlink, reopen=reopen)
+            trial = Trial(make, corrupt=corrupt, unlink=unlink, overwrite=overwrite, reopen=reopen)
             verdict, detail = await _try(case, trial, timeout)
             if case.id in declared and verdict in ("passed", "failed"):
                 stale = verdict == "passed"
