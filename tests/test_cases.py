@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 import msgspec
 import pydantic
@@ -656,3 +657,189 @@ async def test_k4_a_preview_is_marked_as_data_and_rules_see_the_whole_payload_fi
     )
     assert other.preview is not None
     assert other.preview.split("\n")[-1] != last, "no payload can know the line that ends its own preview"
+
+
+# --- C, D and E once more, for what is streamed into a store ---
+
+STREAMED: dict[str, Any] = {"kind": "tool-result/export", "media_type": "text/csv"}
+
+
+async def pieces(
+    *chunks: bytes, between: Callable[[], Awaitable[object]] = anyio.lowlevel.checkpoint
+) -> AsyncIterator[bytes]:
+    """A producer that does something else before each chunk, and before it ends."""
+    for chunk in chunks:
+        await between()
+        yield chunk
+    await between()
+
+
+async def opened(store: cc.ArtifactStore, scope: cc.Scope, ref: str) -> bytes | None:
+    data: bytes | None = None
+    async with store.open(scope, ref) as reader:
+        if reader is not None:
+            data = await reader.read()
+    return data
+
+
+async def test_c3_the_time_to_live_of_a_stream_runs_from_its_end_and_no_read_extends_it(stores: Stores) -> None:
+    clock = ManualClock()
+
+    async def slow() -> None:
+        clock.advance(15)
+
+    async with stores(ttl=timedelta(seconds=20), clock=clock) as store:
+        meta = (await store.put_stream(SCOPE, pieces(b"a,b\n", b"1,2\n", between=slow), **STREAMED)).meta
+        assert meta.expires_at == clock.now + timedelta(seconds=20)
+        clock.advance(15)
+        assert await opened(store, SCOPE, meta.ref) == b"a,b\n1,2\n"
+        clock.advance(6)
+        assert await opened(store, SCOPE, meta.ref) is None
+
+
+async def test_c4_a_burst_of_streams_stays_within_every_budget(stores: Stores) -> None:
+    clock = ManualClock()
+    swept: list[cc.Swept] = []
+    listed: tuple[cc.ArtifactMeta, ...] = ()
+    most = 0
+    async with stores(max_bytes=200_000, max_count=30, ttl=timedelta(seconds=60), clock=clock) as store:
+        for number in range(200):
+            size = 1000 if number < 100 else 10_000
+            result = await store.put_stream(SCOPE, pieces(b"%d," % number, bytes(size)), **STREAMED)
+            swept += result.swept
+            listed = (await store.list(SCOPE, limit=1000)).artifacts
+            most = max(most, sum(meta.bytes for meta in listed))
+            assert len(listed) <= 30
+            clock.advance(0.1)
+        assert 180_000 < most <= 200_000
+        assert len(listed) + len(swept) == 200
+        assert {gone.reason for gone in swept} == {"max-count", "max-bytes"}
+        clock.advance(60)
+        assert len(await store.sweep()) == len(listed)
+
+
+async def test_d1_streams_do_not_pile_up_and_every_sweep_is_told(stores: Stores) -> None:
+    async with stores(max_count=50) as store:
+        results = [await store.put_stream(SCOPE, pieces(b"%d" % number), **STREAMED) for number in range(60)]
+        refs = [result.meta.ref for result in results]
+        assert [gone.ref for result in results for gone in result.swept] == refs[:10]
+        assert {meta.ref for meta in (await store.list(SCOPE, limit=100)).artifacts} == set(refs[10:])
+
+
+async def test_d2_a_sweep_that_fails_takes_no_stream_with_it(stores: Stores) -> None:
+    async with stores(max_count=1) as inner:
+        store = FaultyStore(inner, delete=fail(OSError("it stays")), sweep=fail(OSError("no sweep today")))
+
+        async def sweep() -> None:
+            with pytest.raises(OSError, match="no sweep today"):
+                await store.sweep()
+
+        first = await store.put_stream(SCOPE, pieces(b"first", between=sweep), **STREAMED)
+        second = await store.put_stream(SCOPE, pieces(b"second", between=sweep), **STREAMED)
+        assert [gone.ref for gone in second.swept] == [first.meta.ref]
+        assert await opened(store, SCOPE, second.meta.ref) == b"second"
+
+
+async def test_d3_what_was_streamed_again_just_before_it_expired_is_not_swept(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores(ttl=timedelta(seconds=1000), clock=clock) as store:
+        first = await store.put_stream(SCOPE, pieces(b"X" * 500), **STREAMED)
+        clock.advance(999)
+        again = await store.put_stream(SCOPE, pieces(b"X" * 250, b"X" * 250), **STREAMED)
+        assert (again.created, again.meta.ref) == (False, first.meta.ref)
+        clock.advance(2)
+        assert await store.sweep() == ()
+        assert await opened(store, SCOPE, first.meta.ref) == b"X" * 500
+
+
+async def test_d4_no_sweep_that_runs_at_once_loses_what_is_streamed_again(stores: Stores) -> None:
+    clock = ManualClock()
+    async with stores(ttl=timedelta(seconds=1000), clock=clock) as store:
+
+        async def sweep_all_the_time() -> None:
+            while True:
+                await store.sweep()
+                await anyio.lowlevel.checkpoint()
+
+        async def pass_the_expiry() -> None:
+            clock.advance(1)
+            await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sweep_all_the_time)
+            for _ in range(20):
+                result = await store.put_stream(SCOPE, pieces(b"X" * 250, b"X" * 250), **STREAMED)
+                clock.advance(998)  # so that it expires while it is streamed again
+                again = await store.put_stream(
+                    SCOPE, pieces(b"X" * 250, b"X" * 250, between=pass_the_expiry), **STREAMED
+                )
+                assert again.meta.ref == result.meta.ref
+                assert await opened(store, SCOPE, again.meta.ref) == b"X" * 500
+                clock.advance(999)
+                assert await opened(store, SCOPE, again.meta.ref) == b"X" * 500
+            tasks.cancel_scope.cancel()
+
+
+OPEN = """
+import hashlib, sys, anyio, coatcheck as cc
+
+async def main():
+    digest = hashlib.sha256()
+    async with cc.open_store(sys.argv[1]) as store:
+        scope = cc.Scope(tenant="acme", principal="dana", conversation="c-42")
+        async with store.open(scope, sys.argv[2]) as reader:
+            async for chunk in reader:
+                digest.update(chunk)
+            print(reader.meta.media_type, "sha256:" + digest.hexdigest())
+
+anyio.run(main)
+"""
+
+
+def test_e1_what_one_process_streamed_any_other_reads(tmp_path: Path) -> None:
+    url = (tmp_path / "artifacts").as_uri()
+
+    async def mint() -> cc.ArtifactMeta:
+        async with cc.open_store(url) as store:
+            return (await store.put_stream(SCOPE, pieces(*[bytes(100_000)] * 30), **STREAMED)).meta
+
+    meta = anyio.run(mint)
+    done = subprocess.run(
+        [sys.executable, "-c", OPEN, url, meta.ref], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert done.stdout.strip() == f"text/csv {meta.digest}"
+
+
+async def test_e2_a_foreign_and_a_malformed_ref_are_opened_like_a_missing_one(stores: Stores) -> None:
+    stranger = cc.Scope(tenant="evil", principal="dana", conversation="c-42")
+    async with stores() as store:
+        ref = (await store.put_stream(SCOPE, pieces(b"payload"), **STREAMED)).meta.ref
+        missing = "art_" + "0" * 32
+        for each in (missing, ref, ref.upper(), f"../acme/{ref}", f"%2e%2e/{ref}", f"{ref}\x00", "..", "a" * 10_000):
+            assert await opened(store, stranger, each) is None
+            if each != ref:
+                assert await opened(store, SCOPE, each) is None
+        said = []
+        for parent in (missing, ref):
+            with pytest.raises(cc.UnknownParent) as refusal:
+                await store.put_stream(stranger, pieces(b"child"), parents=[parent], **STREAMED)
+            said.append(str(refusal.value).replace(parent, "REF"))
+        assert said[0] == said[1]
+        assert (await store.list(stranger)).artifacts == ()
+
+
+async def test_e3_two_agents_that_stream_the_same_see_their_own(stores: Stores) -> None:
+    scopes = [
+        cc.Scope(tenant="acme", conversation="one"),
+        cc.Scope(tenant="acme", conversation="two"),
+        cc.Scope(conversation="one"),
+        cc.Scope(tenant="ACME", conversation="one"),
+    ]
+    async with stores() as store:
+        results = [await store.put_stream(scope, pieces(b"pay", b"load"), **STREAMED) for scope in scopes]
+        assert [result.created for result in results] == [True] * 4
+        [ref] = {result.meta.ref for result in results}
+        for scope in scopes:
+            assert [meta.ref for meta in (await store.list(scope)).artifacts] == [ref]
+        await store.delete(scopes[0], ref)
+        assert [await opened(store, scope, ref) for scope in scopes] == [None, b"payload", b"payload", b"payload"]

@@ -7,9 +7,9 @@ Start with `Boundary`, `tool` and `Scope`; the README shows the rest.
 
 from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.memory import MemoryStore
-from coatcheck.artifacts.meta import Artifact, ArtifactMeta, Page, PutResult, Swept
+from coatcheck.artifacts.meta import Artifact, ArtifactMeta, MediaType, Page, PutResult, Swept
 from coatcheck.artifacts.open import open_store
-from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.artifacts.port import ArtifactReader, ArtifactStore
 from coatcheck.artifacts.ref import make_ref
 from coatcheck.artifacts.ticket import Ticket, is_ticket
 from coatcheck.boundary.approval import Approvals, MemoryApprovals
@@ -25,6 +25,7 @@ from coatcheck.errors import (
     DeclarationError,
     IntegrityError,
     InvalidArtifact,
+    InvalidRange,
     RenderingError,
     StoreError,
     StoreUnavailable,
@@ -45,6 +46,7 @@ from coatcheck.events import (
     ForeignEnvelope,
     NearMiss,
     ResultRefused,
+    StreamBroken,
     ToolEnded,
     ToolStarted,
 )
@@ -79,10 +81,25 @@ from coatcheck.results.notes import NOTES
 from coatcheck.results.reading import Declared, Reading, read_result
 from coatcheck.results.rendering import Rendered, render
 from coatcheck.results.status import STATUSES, Status
+from coatcheck.results.streams import FileResult, Stream
 from coatcheck.scope import Scope
 from coatcheck.steps.ceiling import Ceiling
 from coatcheck.steps.placement import Placement
-from coatcheck.steps.rule import Allow, Ask, Deny, Result, Rule, after_tool, allow, ask, before_tool, deny
+from coatcheck.steps.rule import (
+    Allow,
+    Ask,
+    Chunk,
+    Deny,
+    Result,
+    Rule,
+    StreamResult,
+    after_chunk,
+    after_tool,
+    allow,
+    ask,
+    before_tool,
+    deny,
+)
 from coatcheck.steps.truncation import Truncation
 
 __all__ = [
@@ -95,6 +112,7 @@ __all__ = [
     "ArtifactExpired",
     "ArtifactMeta",
     "ArtifactMinted",
+    "ArtifactReader",
     "ArtifactRefused",
     "ArtifactResolved",
     "ArtifactStore",
@@ -104,6 +122,7 @@ __all__ = [
     "Boundary",
     "CallNext",
     "Ceiling",
+    "Chunk",
     "CoatcheckError",
     "ConfigurationError",
     "CoverageDeclared",
@@ -120,14 +139,17 @@ __all__ = [
     "Envelope",
     "Event",
     "Failed",
+    "FileResult",
     "Fingerprint",
     "ForeignEnvelope",
     "Inline",
     "Inside",
     "IntegrityError",
     "InvalidArtifact",
+    "InvalidRange",
     "Malformed",
     "Marker",
+    "MediaType",
     "MemoryApprovals",
     "MemoryStore",
     "Middleware",
@@ -154,6 +176,9 @@ __all__ = [
     "Status",
     "StoreError",
     "StoreUnavailable",
+    "Stream",
+    "StreamBroken",
+    "StreamResult",
     "Swept",
     "Ticket",
     "TooLarge",
@@ -165,6 +190,7 @@ __all__ = [
     "Truncation",
     "UnknownParent",
     "absent",
+    "after_chunk",
     "after_tool",
     "allow",
     "ask",

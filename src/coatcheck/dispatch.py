@@ -112,8 +112,11 @@ def is_stray(error: asyncio.CancelledError) -> bool:
     """Whether a cancellation came out of what was awaited, although nobody cancels this task.
 
     On asyncio, waiting for a task that somebody else cancelled raises what being cancelled raises. Such an error is
-    a failure of the one call that met it; a real cancellation always goes on. Trio knows no stray ones. Where in
-    doubt it is real: a tool that cancels its own task, or leaves its count of cancellations behind, is believed.
+    a failure of the one call that met it; a real cancellation always goes on. Where in doubt it is real: a tool that
+    cancels its own task, or leaves its count of cancellations behind, is believed. On trio it is an error like others.
     """
-    task = asyncio.current_task()
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # there is no loop of asyncio here
+        return True
     return task is not None and task.cancelling() == 0

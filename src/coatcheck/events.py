@@ -29,6 +29,7 @@ __all__ = [
     "ForeignEnvelope",
     "NearMiss",
     "ResultRefused",
+    "StreamBroken",
     "ToolEnded",
     "ToolStarted",
 ]
@@ -91,6 +92,20 @@ class ResultRefused(Event, frozen=True, kw_only=True):
     max_chars: int
     narrow_by: tuple[str, ...]
     declared_status: str | None
+
+
+class StreamBroken(Event, frozen=True, kw_only=True):
+    """A result that was being produced piece by piece broke off, and nothing of it is left.
+
+    Attributes:
+        reason: ``raised``: the tool did. ``timed-out``: its time was over. ``idle``: nothing came for too long.
+            ``wrong-piece``: it yielded what cannot be carried, or another kind of thing than before.
+            ``cancelled``: nobody waited for it any more.
+        bytes: how much had been taken in.
+    """
+
+    reason: Literal["raised", "timed-out", "idle", "wrong-piece", "cancelled"]
+    bytes: int
 
 
 class AbsenceDeclared(Event, frozen=True, kw_only=True):
@@ -198,6 +213,7 @@ AnyEvent: TypeAlias = (
     | ToolEnded
     | DecisionMade
     | ResultRefused
+    | StreamBroken
     | AbsenceDeclared
     | CoverageDeclared
     | EffectJudged

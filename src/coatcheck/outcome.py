@@ -151,7 +151,8 @@ class TooLarge(Outcome, frozen=True, kw_only=True, eq=False):
     """The author's ceiling refused the value. Its status is ``invalid``; effects and coverage survive.
 
     Attributes:
-        size: of the refused value. max_chars: the ceiling.
+        size: of the refused value; of a stream, which is not read any further, of what was read by then.
+        max_chars: the ceiling.
     """
 
     size: int

@@ -76,6 +76,7 @@ approval_ttl = "7d"
 concurrency = 8
 on_event = "the_host:hear"
 ledger_values = true
+max_collected_bytes = 1_000_000
 
 [placement]
 max_inline_chars = 1000
@@ -98,6 +99,7 @@ def test_every_key_reaches_the_boundary(tmp_path: Path, host: Any) -> None:
     assert boundary.chain == ("counted", "truncation", "placement", "counted", "governance")
     assert boundary.rules.names == ("allow", "deny")
     assert isinstance(boundary.store, cc.MemoryStore)
+    assert boundary._collect == 1_000_000
     assert boundary.placement == cc.Placement(
         1000,
         per_tool={"declared": 5000, "search_*": 20},

@@ -378,7 +378,7 @@ class NotCallable(cc.Rule):
     ("rule", "part"),
     [
         (Nameless(), "no name"),
-        (Hookless(), "neither"),
+        (Hookless(), "none of the hooks"),
         (NotCallable(), "cannot be called"),
         (AsyncRule, "AsyncRule()"),
         (lambda call: cc.allow(), "plain function"),

@@ -447,7 +447,7 @@ async def test_governance_called_as_a_middleware_shows_the_rules_after_the_tool_
     """As in `runToolAfterChain`, without a chain around the step."""
     script = VECTORS["runToolChain/transform-seen-by-later"]["input"]["chain"][0] | {"after": {"allow": True}}
     link = Link(script, "sync", [])
-    step = GovernanceStep(bind_rules([link]), timeout=1, ledger_values=True, make_pending=never_asked)
+    step = GovernanceStep(bind_rules([link]), timeout=1, collect=1, ledger_values=True, make_pending=never_asked)
 
     async def tool_alone(call: ToolCall) -> Outcome:
         return Inline(tool=call.name, text="found", executed=True, value=call.arguments)

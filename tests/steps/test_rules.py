@@ -172,16 +172,6 @@ def test_no_rules_are_no_hooks() -> None:
     assert (bound.names, bound.before, bound.after) == ((), (), ())
 
 
-def test_which_hooks_have_to_be_waited_for_is_known_beforehand() -> None:
-    bound = bind_rules([before, slow, later, Duck()])
-    assert [(hook.name, hook.waits) for hook in (*bound.before, *bound.after)] == [
-        ("before", False),
-        ("spoken", True),
-        ("duck", True),
-        ("read", True),
-    ]
-
-
 @pytest.mark.anyio
 async def test_a_rule_that_blocks_answers_from_a_worker_thread() -> None:
     seen: list[int] = []
@@ -222,7 +212,7 @@ class Named:
         (Named("", lambda call: cc.allow()), r"rules\[1\] \(Named\) has no name"),
         (Named("  ", lambda call: cc.allow()), r"rules\[1\] \(Named\) has no name"),
         (Named(7, lambda call: cc.allow()), r"rules\[1\] \(Named\) has no name"),
-        (Named("idle"), r"rules\[1\] \(idle\) has neither a before_tool nor an after_tool hook"),
+        (Named("idle"), r"rules\[1\] \(idle\) has none of the hooks before_tool, after_tool, after_chunk"),
         (Named("odd", "not a function"), r"rules\[1\] \(odd\): its hook 'not a function' cannot be called"),
         (cc.Rule(), r"rules\[1\] \(Rule\) has no name"),
     ],

@@ -20,7 +20,8 @@ from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ticket import MAX_TICKET_CHARS, PREVIEW_FENCE_CHARS
 from coatcheck.boundary.approval import IN_THIS_PROCESS, Approvals, Sealer
 from coatcheck.boundary.chain import Entrance, Inside, Middleware, StepName, compose, place
-from coatcheck.boundary.execution import Execution
+from coatcheck.boundary.execution import Execution, Peek
+from coatcheck.boundary.producing import OpenStreams
 from coatcheck.boundary.session import Session
 from coatcheck.boundary.slots import RunningThreads
 from coatcheck.boundary.tool import Tool, as_tool
@@ -28,7 +29,9 @@ from coatcheck.decision import Decision, Fingerprint
 from coatcheck.dispatch import Dispatch, Limit
 from coatcheck.errors import ConfigurationError, RenderingError
 from coatcheck.events import AnyEvent, Event
+from coatcheck.flow import flow_of
 from coatcheck.outcome import Outcome, Pending, size_of
+from coatcheck.results.binary import MAX_ATTACHED_BYTES
 from coatcheck.results.conversion import canonical
 from coatcheck.results.envelope import Encoded
 from coatcheck.results.reading import Declared
@@ -45,6 +48,10 @@ __all__ = ["Boundary"]
 
 _log = logging.getLogger("coatcheck")
 _SESSION = b"coatcheck session 1"
+
+MAX_COLLECTED = 16 << 20
+"""How many bytes of one stream are held where something needs it as a whole, unless a boundary says otherwise."""
+
 _LONGEST_TTL = timedelta(days=36_525)
 
 
@@ -72,6 +79,8 @@ class Boundary:
         concurrency: how many tools run at once in all sessions together; ``None`` for no limit.
         on_event: called with every event, synchronously; what it raises is logged, never felt.
         ledger_values: keep the values that rules changed on the ledger, not only their fingerprints.
+        max_collected_bytes: how much of one stream is held in memory where something needs it as a whole: a rule that
+            judges whole results, or a boundary with neither placement nor truncation. A larger one is denied, or fails.
         clock: aware UTC now; tests inject their own.
 
     Attributes:
@@ -98,6 +107,7 @@ class Boundary:
         concurrency: int | None = None,
         on_event: Callable[[AnyEvent], object] | None = None,
         ledger_values: bool = False,
+        max_collected_bytes: int = MAX_COLLECTED,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         _check_sequences(tools=tools, rules=rules, middleware=middleware)
@@ -114,6 +124,8 @@ class Boundary:
         self.rule_timeout: float = check_duration("Boundary(rule_timeout=...)", rule_timeout)
         self._approval_ttl = _checked_ttl(approval_ttl)
         self._ledger_values = ledger_values
+        self._collect = check_whole("Boundary(max_collected_bytes=...)", max_collected_bytes)
+        self.streams: OpenStreams = OpenStreams()
         self._threads = RunningThreads()
         self._limits: WeakKeyDictionary[Tool[..., Any], Limit] = WeakKeyDictionary()
         self._shared = None
@@ -172,6 +184,7 @@ class Boundary:
             steps["governance"] = GovernanceStep(
                 self.rules,
                 timeout=self.rule_timeout,
+                collect=self._collect,
                 ledger_values=self._ledger_values,
                 make_pending=self._make_pending,
             )
@@ -179,8 +192,25 @@ class Boundary:
         if ceilings:
             steps["ceiling"] = CeilingStep(ceilings)
         placed = place(steps, self._middleware)
-        execution = Execution(tools, self._shared, self._threads, self._limits, places=self.placement is not None)
+        execution = Execution(
+            tools,
+            self._shared,
+            self._threads,
+            self._limits,
+            self.streams,
+            places=self.placement is not None,
+            peek=self._peek,
+            collect=self._collect,
+        )
         return tuple(name for name, _ in placed), compose(placed, execution.run)
+
+    def _peek(self, tool: str) -> Peek | None:
+        """How much of a stream of ``tool`` is read before it is decided whether it flows."""
+        cap = 0 if self.truncation is None else self.truncation.max_chars
+        if self.placement is not None:
+            limit = self.placement.limit_for(tool)
+            return Peek(limit, max(limit, cap, self.placement.preview_chars))
+        return Peek(max(cap, MAX_ATTACHED_BYTES), cap) if cap else None
 
     def _make_pending(self, call: Dispatch, hook_name: str, index: int, question: str, detail: Any) -> Pending:
         return self.sealer.make_pending(
@@ -252,10 +282,19 @@ class Boundary:
 
     async def net(self, call: Dispatch, outcome: Outcome) -> Outcome:
         """An outcome that was made outside of the chain, under the last limit all the same."""
-        if self.truncation is None:
-            return outcome
-        left = TruncationStep(self.truncation).leave(call, outcome, size_of(outcome))
-        return left if isinstance(left, Outcome) else await left
+        return outcome if self.truncation is None else await _cut(self.truncation, call, outcome)
+
+    async def finish_streams(self, call: Dispatch, outcome: Outcome) -> Outcome:
+        """What is left of a call whose stream is still open: its head, where nobody took it in; and close it.
+
+        Without a truncation a stream is still open here where it could not be stored; as much of it is shown as would
+        have been read.
+        """
+        flow, peek = flow_of(outcome), self._peek(call.name)
+        try:
+            return outcome if flow is None or peek is None else await _cut(Truncation(peek.chars), call, outcome)
+        finally:
+            await self.streams.close(call)
 
     def chain_for(self, tools: Mapping[str, Tool[..., Any]]) -> Entrance:
         """The entrance of this boundary's chain around other tools."""
@@ -332,6 +371,11 @@ def _again(written: Any) -> Any:
     if written is None:
         return None
     return written["value"] if "value" in written else msgspec.convert(written, Fingerprint)
+
+
+async def _cut(truncation: Truncation, call: Dispatch, outcome: Outcome) -> Outcome:
+    left = TruncationStep(truncation).leave(call, outcome, size_of(outcome))
+    return left if isinstance(left, Outcome) else await left
 
 
 def _check_sequences(**settings: object) -> None:

@@ -18,6 +18,7 @@ import msgspec
 from coatcheck.call import ToolCall
 from coatcheck.dispatch import Dispatch, is_stray
 from coatcheck.errors import ConfigurationError
+from coatcheck.flow import FLOWING, Flow, flow_of
 from coatcheck.outcome import Outcome, failed, size_of
 from coatcheck.results.rendering import Rendered
 from coatcheck.results.shapes import clip
@@ -139,17 +140,30 @@ async def _left(leaves: Leaves, call: Dispatch, outcome: Outcome) -> Outcome:
 
 
 def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance:
-    """A host's own middleware must answer with an outcome."""
+    """A host's own middleware must answer with an outcome. A stream that it does not hand on, as it is, is closed.
+
+    So what stands outside, and judges by the outcome that it is handed, never meets a stream that looks like a text;
+    and whoever tries again does not wait for what the attempt before still holds.
+    """
 
     async def enter(call: Dispatch) -> Outcome:
         inner: Outcome | None = None
+        flows: list[Flow] = []
+        over = False
 
         async def onward(changed: ToolCall) -> Outcome:
             nonlocal inner
-            inner = await call_next(call.following(changed))
-            return inner
+            await _close(flows)
+            outcome = inner = await call_next(call.following(changed))
+            flow = flow_of(outcome)
+            if flow is not None:
+                flows.append(flow)
+            if over:  # nobody waits for this any more
+                await _close(flows)
+            return outcome
 
         tool = clip(call.name, 128)
+        handed_on: Flow | None = None
         try:
             outcome: object = await middleware(call, onward)
         except asyncio.CancelledError as error:
@@ -163,11 +177,27 @@ def _guarded(name: str, middleware: Middleware, call_next: Entrance) -> Entrance
             reason = f"An internal step of this host failed while {tool} was called. The call did not complete."
         else:
             if isinstance(outcome, Outcome) and isinstance(outcome.held, (str, Rendered)):
-                return outcome
-            reason = f"The middleware {name} of this host gave no outcome for {tool}; the call did not complete."
+                handed_on = flow_of(outcome)
+                if handed_on is None or (handed_on in flows and size_of(outcome) == FLOWING):
+                    return outcome
+                handed_on = None
+                reason = (
+                    f"The middleware {name} of this host changed the text of a result that {tool} still produces, or "
+                    "handed on another one. The call did not complete."
+                )
+            else:
+                reason = f"The middleware {name} of this host gave no outcome for {tool}; the call did not complete."
+        finally:
+            over = True
+            await _close([flow for flow in flows if flow is not handed_on])
         return failed(call, reason, executed=inner is not None and inner.executed)
 
     return enter
+
+
+async def _close(flows: list[Flow]) -> None:
+    while flows:
+        await flows.pop().aclose()
 
 
 def _name(function: object) -> str:

@@ -50,6 +50,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     concurrency: int | msgspec.UnsetType = msgspec.UNSET
     on_event: _Object | msgspec.UnsetType = msgspec.UNSET
     ledger_values: bool | msgspec.UnsetType = msgspec.UNSET
+    max_collected_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
 
 def read_toml(path: str | PathLike[str]) -> dict[str, Any]:

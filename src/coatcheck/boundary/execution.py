@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import functools
 import logging
 import math
-from collections.abc import Iterable, Mapping, MutableMapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import anyio
 import msgspec
 
+from coatcheck.boundary.producing import OpenStreams, Producer, message_of
 from coatcheck.boundary.slots import RunningThreads, Slots
 from coatcheck.boundary.tool import Tool
 from coatcheck.dispatch import Dispatch, Limit, is_stray
 from coatcheck.errors import RenderingError
 from coatcheck.events import AbsenceDeclared, CoverageDeclared, ForeignEnvelope, NearMiss
-from coatcheck.outcome import Inline, Outcome, failed
+from coatcheck.flow import Ended, Flow, flowing, undeliverable
+from coatcheck.outcome import Inline, Outcome, carried, failed
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
 from coatcheck.results.conversion import canonical
 from coatcheck.results.envelope import (
@@ -45,28 +49,53 @@ from coatcheck.results.reading import (
 from coatcheck.results.rendering import JSON, Rendered, render
 from coatcheck.results.shapes import clip
 from coatcheck.results.status import Status
+from coatcheck.results.streams import find_stream
 
-__all__ = ["Execution"]
+__all__ = ["Execution", "Peek"]
 
 _log = logging.getLogger("coatcheck")
 _AGAIN = "Nothing was run; call it again, corrected."
+
+
+class Peek(msgspec.Struct, frozen=True):
+    """How much of a stream is read ahead.
+
+    Attributes:
+        chars: what is within so many characters becomes an ordinary value.
+        keep: how many characters of its head may have to be shown in the end.
+    """
+
+    chars: int
+    keep: int
 
 
 class _Runner:
     """One tool of one boundary, with everything about it looked at once."""
 
     def __init__(
-        self, tool: Tool[..., Any], own: Limit | None, shared: Limit | None, threads: RunningThreads, *, places: bool
+        self,
+        tool: Tool[..., Any],
+        own: Limit | None,
+        shared: Limit | None,
+        threads: RunningThreads,
+        streams: OpenStreams,
+        *,
+        places: bool,
+        peek: Peek | None,
+        collect: int,
     ) -> None:
         self.tool = tool
         self.name = tool.name
-        self.function = tool.function
+        self.function = tool.run
         self._foreign = tool.foreign
+        self._streams = streams
+        self._peek = peek
+        self._collect = collect
         wanted = (own, shared, None if tool.is_async else threads.free)
         self._wanted = tuple(limit for limit in wanted if limit is not None)
         self._threads = threads
         self.places = places
-        self._ceiling = math.inf if tool.ceiling is None else tool.ceiling.max_chars
+        self._ceiling = sys.maxsize if tool.ceiling is None else tool.ceiling.max_chars
         self.takes_arguments = tool.takes_arguments
         self.direct = tool.takes_in_order and tool.is_async and not self._wanted and tool.timeout is None
 
@@ -76,8 +105,11 @@ class _Runner:
         if not await slots.acquire():  # waiting in line is not the tool's time
             hang = f"{tool.name} did not run: threads of earlier calls hang, and hold every slot. Try again later."
             raise _TimedOut(hang, executed=False)
-        with slots.around(), anyio.move_on_after(tool.timeout):
-            return await self._execute(arguments, slots)
+        deadline = math.inf if tool.timeout is None else anyio.current_time() + tool.timeout
+        with slots.around(), anyio.CancelScope(deadline=deadline):
+            value = await self._execute(arguments, slots)
+            opened = self.opened(call, value, slots, deadline) if may_declare(value) else None
+            return value if opened is None else opened
         lingers = "" if tool.is_async else " Its thread is still running and cannot be stopped."
         given_up = f"{tool.name} did not finish within {tool.timeout:g} seconds and was given up.{lingers}"
         raise _TimedOut(given_up, executed=True)
@@ -85,7 +117,57 @@ class _Runner:
     async def _execute(self, arguments: dict[str, Any], slots: Slots) -> Any:
         if self.tool.is_async:
             return await self.function(**arguments)
-        return await self._threads.run(self.name, self.function, arguments, slots)
+        return await self._threads.run_part(self.name, functools.partial(self.function, **arguments), slots)
+
+    def opened(
+        self, call: Dispatch, value: Any, slots: Slots | None = None, deadline: float = math.inf
+    ) -> _Opened | None:
+        """The flow of what a tool returned, which holds the tool's slots from now on; ``None``: it is no stream."""
+        stream = find_stream(value)
+        if stream is None:
+            return None
+        facts: dict[str, Any] = {}
+        if isinstance(value, (dict, Envelope)):
+            envelope = read_envelope(value)
+            if envelope is None:  # a dict like every other, in which a stream has no place
+                return None
+            if not self._foreign:
+                facts = {"effects": envelope.effects, "malformed": envelope.malformed, "status": envelope.status}
+            elif call.emit is not None:
+                call.emit(ForeignEnvelope(tool=call.name, call_id=call.call_id, turn=call.turn, form="envelope"))
+        slots = Slots(()) if slots is None else slots
+        producer = Producer(call, self.tool, stream, slots=slots, threads=self._threads, deadline=deadline)
+        slots.hand_over()
+        self._streams.add(call, producer)
+        outcome = Inline(tool=call.name, call_id=call.call_id, text="", executed=True, value=None, **facts)
+        flow = Flow(producer, producer.gauge, outcome, keep=0 if self._peek is None else self._peek.keep)
+        return _Opened(outcome, flow)
+
+    async def begun(self, call: Dispatch, opened: _Opened) -> Outcome:
+        """The first of a stream is read: what is within the limits is an ordinary value, any other flows."""
+        outcome, flow, peek = opened.outcome, opened.flow, self._peek
+        try:
+            if await (flow.fill(self._ceiling, self._collect) if peek is None else flow.fill(peek.chars)):
+                value = flow.value()
+                rendered = render(value)
+                if MAX_ATTACHED_BYTES < rendered.size <= self._ceiling and not self.places:
+                    _refuse_large_binary(value, rendered)
+                return carried(outcome, Inline, text=rendered, value=value, content=rendered.blobs)
+        except Ended as end:
+            return end.outcome
+        except RenderingError as error:
+            return undeliverable(outcome, error)
+        if self.places or flow.gauge.size > self._ceiling or (peek is not None and flow.gauge.is_text):
+            return flowing(outcome, flow)  # for the steps outside to take in, or to refuse
+        await flow.aclose()
+        if peek is not None:
+            return undeliverable(call, _too_much_binary("$", flow.gauge.bytes, more=True))
+        return failed(
+            call,
+            f"{self.name} returned a stream of more than {self._collect} bytes, and this host has nowhere to put it. "
+            f"Nothing was returned or stored. Call {self.name} again and ask for less.",
+            executed=True,
+        )
 
     def teach_arguments(self, error: msgspec.ValidationError) -> str:
         names = ", ".join(self.tool.parameters.get("properties", {})) or "none"
@@ -164,7 +246,11 @@ class Execution:
         shared: the boundary's own concurrency limit, or ``None``.
         threads: where sync tools run.
         limits: the tools' own concurrency limits, shared by all chains of one boundary.
+        streams: where streams are known until they are closed.
         places: whether a placement stands outside, which binary too large to attach is left to.
+        peek: how much of a tool's stream is read before it is decided whether it flows, by tool name; ``None`` where
+            no step outside can take a stream in.
+        collect: how many bytes of a stream are held at most in that case.
     """
 
     def __init__(
@@ -173,15 +259,20 @@ class Execution:
         shared: Limit | None,
         threads: RunningThreads,
         limits: MutableMapping[Tool[..., Any], Limit],
+        streams: OpenStreams,
         *,
         places: bool,
+        peek: Callable[[str], Peek | None],
+        collect: int,
     ) -> None:
         self._runners: dict[str, _Runner] = {}
         for name, tool in tools.items():
             own = None
             if tool.concurrency is not None:
                 own = limits.setdefault(tool, Limit(tool.concurrency))
-            self._runners[name] = _Runner(tool, own, shared, threads, places=places)
+            self._runners[name] = _Runner(
+                tool, own, shared, threads, streams, places=places, peek=peek(name), collect=collect
+            )
 
     async def run(self, call: Dispatch) -> Outcome:
         """Run the tool that ``call`` names, and read what it returns."""
@@ -214,24 +305,31 @@ class Execution:
             return failed(call, f"{runner.name} waited for something that was cancelled.", executed=True)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer
             _log.info("the tool %s raised", runner.name, exc_info=True)
-            return failed(call, _message(error), executed=True)
+            return failed(call, message_of(error), executed=True)
         try:
-            if may_declare(value) or call.emit is not None:
+            if may_declare(value):
+                opened = value if type(value) is _Opened else runner.opened(call, value)
+                return runner.read(call, value) if opened is None else await runner.begun(call, opened)
+            if call.emit is not None:
                 return runner.read(call, value)
             rendered = render(value)
             if rendered.blobs or (rendered.size > MAX_ATTACHED_BYTES and not runner.places):
                 return runner.inline(call, value, rendered)
         except RenderingError as error:
-            reason = (
-                f"{runner.name} returned a value that cannot be delivered: {error}. Nothing was returned or stored."
-            )
-            return failed(call, reason, executed=True)
+            return undeliverable(call, error)
         except Exception:  # noqa: BLE001 - a value may run code of its own when it is looked at
             _log.exception("the result of the call %r of the tool %s cannot be looked at", call.call_id, runner.name)
             reason = f"{runner.name} returned a value that cannot be read. Nothing was returned or stored."
             return failed(call, reason, executed=True)
         # The slot of `text` holds the rendering until somebody reads it: see outcome.py.
         return Inline(tool=call.name, call_id=call.call_id, text=rendered, executed=True, value=value)  # type: ignore[arg-type]
+
+
+class _Opened(msgspec.Struct, frozen=True):
+    """A stream that a tool returned, and what the tool said beside it."""
+
+    outcome: Inline
+    flow: Flow
 
 
 class _TimedOut(Exception):
@@ -245,19 +343,6 @@ def _unknown(call: Dispatch, known: Iterable[str]) -> Outcome:
     nearest = difflib.get_close_matches(call.name[:200], names, n=3, cutoff=0.5) or sorted(names)[:5]
     hint = f" Did you mean {' or '.join(nearest)}?" if nearest else " This host has no tools."
     return failed(call, f"There is no tool named {call.name[:80]!r}.{hint}")
-
-
-def _message(error: Exception) -> str:
-    """What a tool's exception says; of a group, what its leaves say."""
-    if isinstance(error, ExceptionGroup):
-        return "; ".join(_message(leaf) for leaf in error.exceptions)
-    try:
-        if isinstance(error, KeyError):  # whose text is the key alone
-            return f"KeyError: {error}"
-        text = str(error).strip() or f"{type(error).__name__} without a message"
-    except Exception:  # noqa: BLE001 - the tool's own code, which failed already
-        text = f"{type(error).__name__} with a message that cannot be printed"
-    return text
 
 
 def _reading(value: Any) -> Reading | None:
@@ -295,8 +380,12 @@ def _refuse_large_binary(value: Any, rendered: Rendered) -> None:
         replace_blobs(canonical(value, keep_bytes=True), collect)
     if sum(len(blob.data) for blob in found) > MAX_ATTACHED_BYTES:
         largest = max(found, key=lambda blob: len(blob.data))
-        raise RenderingError(
-            largest.path,
-            f"{len(largest.data)} bytes of binary; at most {MAX_ATTACHED_BYTES} travel beside a text, "
-            "more needs a store and a placement",
-        )
+        raise _too_much_binary(largest.path, len(largest.data))
+
+
+def _too_much_binary(path: str, size: int, *, more: bool = False) -> RenderingError:
+    return RenderingError(
+        path,
+        f"{'at least ' if more else ''}{size} bytes of binary; at most {MAX_ATTACHED_BYTES} travel beside a text, "
+        "more needs a store and a placement",
+    )

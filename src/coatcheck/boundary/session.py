@@ -7,7 +7,7 @@ import functools
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -25,6 +25,7 @@ from coatcheck.decision import Decision
 from coatcheck.dispatch import Approval, Dispatch, is_stray
 from coatcheck.errors import ConfigurationError, IntegrityError
 from coatcheck.events import ArtifactRefused, ArtifactResolved, BatchBudgetUnmet, ToolEnded, ToolStarted
+from coatcheck.flow import FLOWING
 from coatcheck.outcome import (
     AnyOutcome,
     Denied,
@@ -38,7 +39,7 @@ from coatcheck.outcome import (
 from coatcheck.results.reading import Declared
 from coatcheck.results.shapes import clip, legible
 from coatcheck.scope import Scope
-from coatcheck.steps.governance import file_row
+from coatcheck.steps.ledger import file_row
 
 if TYPE_CHECKING:
     from coatcheck.boundary.boundary import Boundary
@@ -71,6 +72,7 @@ class Session:
         self.turn: int = turn
         self._boundary = boundary
         self._chain = boundary.entrance
+        self._streams = boundary.streams
         self._emit = boundary.emit
         self._guarded: dict[str, Entrance] = {}
         self._wrapped: dict[str, Tool[..., Any]] = {}
@@ -134,12 +136,10 @@ class Session:
             return self._finished(outcome, call, perf_counter() - began)
         try:  # as `_entered`, and one coroutine less
             outcome = await chain(call)
-        except asyncio.CancelledError as error:
-            if not is_stray(error):
-                raise
-            outcome = _broken(call, error)
-        except Exception as error:  # noqa: BLE001
-            outcome = _broken(call, error)
+            if self._streams.open or size_of(outcome) == FLOWING:
+                outcome = await self._boundary.finish_streams(call, outcome)
+        except BaseException as error:  # noqa: BLE001
+            outcome = await self._survived(call, error)
         if outcome.effects or outcome.malformed or outcome.declared:
             return self._finished(outcome, call, 0.0)
         if rows:  # as `_finished`, where there is nothing else to put on record
@@ -266,14 +266,16 @@ class Session:
         denied = Denied(tool=call.name, call_id=call.call_id, text=reason, reason=reason, rule=rule)
         return self._finished(await self._boundary.net(call, denied), call, 0.0)
 
-    def wrap(self, function: Callable[_P, Awaitable[Any]]) -> Callable[_P, Coroutine[Any, Any, AnyOutcome]]:
+    def wrap(
+        self, function: Callable[_P, Awaitable[Any] | AsyncIterator[Any]]
+    ) -> Callable[_P, Coroutine[Any, Any, AnyOutcome]]:
         """Guard one async callable for a hand-written loop.
 
         The guarded callable takes the arguments by name, as the model gives them, and returns the outcome.
         Rules, thresholds and the ledger are those of this session.
 
         Args:
-            function: the callable, or a `@tool` with declarations of its own.
+            function: the callable, which may be an async generator, or a `@tool` with declarations of its own.
 
         Raises:
             ConfigurationError: for what is no named callable, and for a name that a tool of the boundary has.
@@ -362,13 +364,19 @@ class Session:
                     reason = f"The arguments of {clip(call.name, 128)} must be one JSON object: {arguments}. {_AGAIN}"
                     return await self._boundary.net(call, failed(call, reason))
                 call = call.with_arguments(arguments)
-            return await chain(call)
-        except asyncio.CancelledError as error:
-            if not is_stray(error):
-                raise
+            outcome = await chain(call)
+            if self._streams.open or size_of(outcome) == FLOWING:
+                outcome = await self._boundary.finish_streams(call, outcome)
+            return outcome
+        except BaseException as error:  # noqa: BLE001 - in a batch, the other calls must not be lost
+            return await self._survived(call, error)
+
+    async def _survived(self, call: Dispatch, error: BaseException) -> Outcome:
+        """The failure that an error in the chain comes to; a cancellation goes on. No stream is left open."""
+        await self._streams.close(call)
+        if isinstance(error, Exception) or (isinstance(error, asyncio.CancelledError) and is_stray(error)):
             return _broken(call, error)
-        except Exception as error:  # noqa: BLE001 - in a batch, the other calls must not be lost
-            return _broken(call, error)
+        raise error
 
     def _finished(self, outcome: Outcome, call: Dispatch, seconds: float) -> AnyOutcome:
         """Judge the effects, put rows and facts on record, and make the outcome final."""

@@ -7,7 +7,6 @@ so whoever waits for a slot has to learn when none can ever come.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -45,21 +44,21 @@ class RunningThreads:
         """The tools whose threads still run although their call was given up."""
         return tuple(self._abandoned.values())
 
-    async def run(self, name: str, function: Callable[..., Any], arguments: dict[str, Any], slots: Slots) -> Any:
-        """Run ``function`` in a worker thread, and keep ``slots`` until that thread has ended."""
+    async def run_part(self, name: str, function: Callable[[], Any], slots: Slots) -> Any:
+        """Run a part of an execution, which holds ``slots`` before and after, in a worker thread."""
 
         def give_back() -> None:
-            self._abandoned.pop(thread, None)
+            del self._abandoned[thread]
             slots.release()
 
-        thread = _Thread(functools.partial(function, **arguments), give_back)
-        slots.hand_over()
+        thread = _Thread(function, give_back)
+        slots.in_thread = True
         try:
             (value,) = await anyio.to_thread.run_sync(thread.run, abandon_on_cancel=True, limiter=self._unlimited)
             return value
         finally:
             if thread.leave():
-                give_back()
+                slots.in_thread = False
             else:
                 self._abandoned[thread] = name
                 slots.are_stuck()
@@ -106,6 +105,9 @@ class Slots:
 
     A tool that calls a tool holds what it needs already: limits that an execution around this one still holds are
     not wanted again, or the inner call would wait for the outer one for ever.
+
+    Attributes:
+        in_thread: a worker thread is at work for this execution, or was given up and has not come back.
     """
 
     def __init__(self, wanted: Sequence[Limit]) -> None:
@@ -114,6 +116,7 @@ class Slots:
         self._held: list[Limit] = []
         self._handed_over = False
         self._stuck = False
+        self.in_thread: bool = False
 
     def holds(self, limit: Limit) -> bool:
         """Whether this execution, or one around it, still holds a slot of ``limit``."""
@@ -139,20 +142,41 @@ class Slots:
             raise
         return True
 
+    async def acquire_also(self, limit: Limit) -> bool:
+        """Wait for one more; as `acquire`."""
+        if self.holds(limit):
+            return True
+        self._wanted = [limit]
+        return await self.acquire()
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[None]:
+        """While the tool runs, calls that it makes find its slots."""
+        token = _around.set(self)
+        try:
+            yield
+        finally:
+            _around.reset(token)
+
     @contextlib.contextmanager
     def around(self) -> Iterator[None]:
-        """While the tool runs, calls that it makes find its slots; then they are given back, unless a thread does."""
+        """`lent`, and given back at the end, unless somebody else took that over."""
         token = _around.set(self)
         try:
             yield
         finally:
             _around.reset(token)
             if not self._handed_over:
-                self.release()
+                self.end()
 
     def hand_over(self) -> None:
-        """From now on the thread gives the slots back."""
+        """From now on somebody else says when the execution has ended: the stream that it returned."""
         self._handed_over = True
+
+    def end(self) -> None:
+        """The execution has ended. What a thread still holds, it gives back itself."""
+        if not self.in_thread:
+            self.release()
 
     def are_stuck(self) -> None:
         """The thread that holds them was given up: nobody knows when they come back."""

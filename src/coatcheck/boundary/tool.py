@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -36,12 +36,14 @@ class Tool(Generic[P, R]):
         ceiling: the author's limit on the result, or ``None``.
         kind: the kind under which a placed result is stored, or ``None`` for ``tool-result/<name>``.
         timeout: seconds that one execution may take, or ``None``.
+        idle_timeout: seconds that may pass between two pieces of a streamed result, or ``None``.
         concurrency: how many executions may run at once, or ``None``.
         foreign: the result is relayed from elsewhere and has no authority.
         function: the function itself.
         takes_arguments: whether it has parameters of its own.
         takes_in_order: whether the function takes all of them in their order, which costs less than by name.
-        is_async: whether it is a coroutine function; any other runs in a worker thread.
+        is_async: whether `run` gives what is to be awaited; any other function runs in a worker thread.
+        run: the function as an execution calls it.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Tool(Generic[P, R]):
         ceiling: Ceiling | None = None,
         kind: str | None = None,
         timeout: float | timedelta | None = None,
+        idle_timeout: float | timedelta | None = None,
         concurrency: int | None = None,
         foreign: bool = False,
     ) -> None:
@@ -67,6 +70,9 @@ class Tool(Generic[P, R]):
         self.ceiling = ceiling
         self.kind: str | None = None if kind is None else _checked_word(f"tool {self.name}: kind", kind)
         self.timeout: float | None = None if timeout is None else check_duration(f"tool {self.name}: timeout", timeout)
+        self.idle_timeout: float | None = (
+            None if idle_timeout is None else check_duration(f"tool {self.name}: idle_timeout", idle_timeout)
+        )
         self.concurrency: int | None = (
             None if concurrency is None else check_whole(f"tool {self.name}: concurrency", concurrency)
         )
@@ -75,6 +81,9 @@ class Tool(Generic[P, R]):
         self.foreign = foreign
         self.function = function
         self.is_async: bool = _is_async(function)
+        self.run: Callable[..., Any] = function
+        if not self.is_async and _is_generator(function):  # calling it runs nothing yet
+            self.is_async, self.run = True, _in_time(function)
         self.arguments_type: type[msgspec.Struct]
         self.arguments_type, self._takes_any = _arguments_type(self.name, function)
         self.parameters: dict[str, Any] = _schema(self.name, self.arguments_type, self._takes_any)
@@ -131,6 +140,7 @@ def tool(
     ceiling: Ceiling | None = None,
     kind: str | None = None,
     timeout: float | timedelta | None = None,
+    idle_timeout: float | timedelta | None = None,
     concurrency: int | None = None,
     foreign: bool = False,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
@@ -143,18 +153,21 @@ def tool(
     ceiling: Ceiling | None = None,
     kind: str | None = None,
     timeout: float | timedelta | None = None,
+    idle_timeout: float | timedelta | None = None,
     concurrency: int | None = None,
     foreign: bool = False,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a function, and declare what only its author knows.
 
     Args:
-        function: sync or async. A sync one runs in a worker thread.
+        function: sync or async. A sync one runs in a worker thread. It may be a generator, or return an iterator: then
+            its result is a stream (see `coatcheck.Stream`).
         name: what the model calls it; the function's name by default.
         description: what the model is told; the docstring by default.
         ceiling: the largest result that the author is willing to return.
         kind: the kind under which a placed result is stored, for tools that want it.
-        timeout: how long one execution may take, in seconds or as a `timedelta`.
+        timeout: how long one execution may take, in seconds or as a `timedelta`; of a stream, the whole of it.
+        idle_timeout: how long a streamed result may keep its reader waiting for the next piece.
         concurrency: how many executions may run at once on one boundary.
         foreign: True for a tool that merely relays what somebody else wrote: no envelope in its result is
             recognised, so it delivers no effects and no status (law: `design.md` section 3, parting 10).
@@ -171,6 +184,7 @@ def tool(
             ceiling=ceiling,
             kind=kind,
             timeout=timeout,
+            idle_timeout=idle_timeout,
             concurrency=concurrency,
             foreign=foreign,
         )
@@ -214,6 +228,22 @@ def _checked_word(setting: str, word: object) -> str:
 def _is_async(function: object) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004 - an object whose __call__ is a coroutine function counts
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _is_generator(function: object) -> bool:
+    call = getattr(_unbound(function), "__call__", None)  # type: ignore[arg-type]  # noqa: B004 - as above
+    return any(
+        kind(each) for each in (function, call) for kind in (inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+    )
+
+
+def _in_time(function: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """A generator function as one that is awaited like every other."""
+
+    async def start(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return start
 
 
 def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:

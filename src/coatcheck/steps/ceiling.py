@@ -2,7 +2,7 @@
 
 Law (`reference/behaviour.md` section 4): only strictly over is over; the refused payload enters no channel
 and is never placed; the delivered status is ``invalid``, effects and declared coverage survive; it is not
-an error.
+an error. A stream that is refused is not read any further, so its size is what was read by then.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 from coatcheck.dispatch import Dispatch
 from coatcheck.errors import ConfigurationError
 from coatcheck.events import ResultRefused
+from coatcheck.flow import flow_of
 from coatcheck.outcome import Inline, Outcome, TooLarge, carried, size_of
 from coatcheck.settings import check_whole
 from coatcheck.steps.step import Step
@@ -50,17 +51,24 @@ class Ceiling(msgspec.Struct, frozen=True):
         msgspec.structs.force_setattr(self, "narrow_by", tuple(names))
 
 
-def refuse(tool: str, size: int, ceiling: Ceiling) -> str | None:
-    """Decide: ``None`` where a result of ``size`` fits, else the refusal that the model reads."""
+def refuse(tool: str, size: int, ceiling: Ceiling, *, more: bool = False) -> str | None:
+    """Decide: ``None`` where a result of ``size`` fits, else the refusal that the model reads.
+
+    Args:
+        tool: whose result it is.
+        size: in characters. ceiling: the limit.
+        more: there may be more of it than ``size``: a stream is not read any further once it is over.
+    """
     if size <= ceiling.max_chars:
         return None
+    returned = f"more than {ceiling.max_chars}" if more else size
     if ceiling.narrow_by:
         names = ", ".join(ceiling.narrow_by)
         advice = f"Call {tool} again and ask for less: narrow it by {names}."
     else:
         advice = f"Call {tool} again and ask for less."
     return (
-        f"{tool} returned {size} characters, over the ceiling of {ceiling.max_chars} that its author set. "
+        f"{tool} returned {returned} characters, over the ceiling of {ceiling.max_chars} that its author set. "
         f"The result was refused: none of it was returned or stored. {advice}"
     )
 
@@ -78,20 +86,30 @@ class CeilingStep(Step):
         return ceiling is not None and size > ceiling.max_chars and isinstance(outcome, Inline)
 
     async def act(self, call: Dispatch, outcome: Outcome) -> Outcome:
-        """Drop the value, and teach."""
+        """Drop the value, and teach. A stream is counted while it flows, and dropped when it is over."""
         ceiling = self._ceilings[outcome.tool]
-        size = size_of(outcome)
-        if call.emit is not None:
-            call.emit(
-                ResultRefused(
-                    tool=outcome.tool,
-                    call_id=outcome.call_id,
-                    turn=call.turn,
-                    size=size,
-                    max_chars=ceiling.max_chars,
-                    narrow_by=tuple(ceiling.narrow_by),
-                    declared_status=outcome.status,
-                )
+        flow = flow_of(outcome)
+        if flow is None:
+            return _dropped(call, outcome, ceiling, size_of(outcome))
+        if flow.gauge.size > ceiling.max_chars:
+            await flow.aclose()
+            return _dropped(call, outcome, ceiling, flow.gauge.size, more=True)
+        flow.limit(ceiling.max_chars, lambda: _dropped(call, outcome, ceiling, flow.gauge.size, more=True))
+        return outcome
+
+
+def _dropped(call: Dispatch, outcome: Outcome, ceiling: Ceiling, size: int, *, more: bool = False) -> TooLarge:
+    if call.emit is not None:
+        call.emit(
+            ResultRefused(
+                tool=outcome.tool,
+                call_id=outcome.call_id,
+                turn=call.turn,
+                size=size,
+                max_chars=ceiling.max_chars,
+                narrow_by=tuple(ceiling.narrow_by),
+                declared_status=outcome.status,
             )
-        refusal = refuse(outcome.tool, size, ceiling)
-        return carried(outcome, TooLarge, text=refusal, status="invalid", size=size, max_chars=ceiling.max_chars)
+        )
+    refusal = refuse(outcome.tool, size, ceiling, more=more)
+    return carried(outcome, TooLarge, text=refusal, status="invalid", size=size, max_chars=ceiling.max_chars)

@@ -12,16 +12,16 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import anyio
 
 from coatcheck.artifacts.ref import digest_of
 from coatcheck.call import ToolCall
-from coatcheck.decision import Decision, Fingerprint, Moment, Verdict
+from coatcheck.decision import Decision, Fingerprint
 from coatcheck.dispatch import Approval, Dispatch, is_stray
 from coatcheck.errors import RenderingError
-from coatcheck.events import DecisionMade
+from coatcheck.flow import FLOWING, Ended, Flow, flow_of, flowing, settled
 from coatcheck.outcome import (
     Denied,
     Failed,
@@ -36,10 +36,23 @@ from coatcheck.outcome import (
 )
 from coatcheck.results.rendering import Rendered, render
 from coatcheck.results.shapes import clip
-from coatcheck.steps.rule import PLAIN_ALLOW, UNCHANGED, Allow, Ask, BoundRules, Deny, Hook, Result
+from coatcheck.steps.ledger import file_row
+from coatcheck.steps.pieces import JudgedPieces, stage
+from coatcheck.steps.rule import (
+    PLAIN_ALLOW,
+    UNCHANGED,
+    Allow,
+    Ask,
+    BoundRules,
+    Chunk,
+    Deny,
+    Hook,
+    Result,
+    StreamResult,
+)
 from coatcheck.steps.step import Step
 
-__all__ = ["GovernanceStep", "PendingMaker", "file_row"]
+__all__ = ["GovernanceStep", "PendingMaker"]
 
 _log = logging.getLogger("coatcheck")
 _NOTHING_YET: Any = object()
@@ -57,18 +70,22 @@ class GovernanceStep(Step):
 
     Args:
         rules: as `bind_rules` ordered them.
-        timeout: seconds that all waiting rules of one walk share.
+        timeout: seconds that all waiting rules of one walk share; of a stream, those that look at one piece.
+        collect: how many bytes of a stream are held for a rule that needs it as a whole.
         ledger_values: keep the changed values themselves on the ledger.
         make_pending: builds the outcome for a rule that asked.
     """
 
-    def __init__(self, rules: BoundRules, *, timeout: float, ledger_values: bool, make_pending: PendingMaker) -> None:
+    def __init__(
+        self, rules: BoundRules, *, timeout: float, collect: int, ledger_values: bool, make_pending: PendingMaker
+    ) -> None:
         self._before = rules.before
         self._after = rules.after
         self._asked_before = tuple((position, hook.function, hook.name) for position, hook in enumerate(rules.before))
         self._asked_after = tuple((position, hook.function, hook.name) for position, hook in enumerate(rules.after))
         self.enters: bool = bool(rules.before)
         self._timeout = timeout
+        self._collect = collect
         self._ledger_values = ledger_values
         self._make_pending = make_pending
 
@@ -91,6 +108,8 @@ class GovernanceStep(Step):
         """Ask the rules after the tool, in reverse, where it ran or a value is there all the same."""
         if not (self._asked_after and (outcome.executed or isinstance(outcome, (Inline, Placed, Truncated)))):
             return outcome
+        if size == FLOWING and (flow := flow_of(outcome)) is not None:
+            return self._walk_stream(call, cast("Inline", outcome), flow)
         if call.emit is not None:
             return self._walk_after(call, outcome)
         tool, call_id, rows = call.name, call.call_id, call.rows
@@ -155,9 +174,9 @@ class GovernanceStep(Step):
             change: tuple[Any, Any] | None = None
             answer: Allow | Deny
             try:
-                said = await deadline.settled(hook.function(call, result) if said is _NOTHING_YET else said)
-                if type(said) is Ask:
-                    raise TypeError("ask() is only for the moment before the tool")
+                said = _after_answer(
+                    await deadline.settled(hook.function(call, result) if said is _NOTHING_YET else said)
+                )
                 if type(said) is Allow and said.value is not UNCHANGED:
                     replaced = _replaced(outcome, said.value)
                     change = self._record_of(outcome), self._record_of(replaced)
@@ -172,6 +191,90 @@ class GovernanceStep(Step):
                 return carried(outcome, Denied, text=answer.reason, reason=answer.reason, rule=hook.name)
             file_row(call, hook.name, "after-tool", "allow", answer.why, change)
         return outcome
+
+    async def _walk_stream(self, call: Dispatch, outcome: Inline, flow: Flow) -> Outcome:
+        """Walk the hooks over a stream: each judges it as a whole, piece by piece, or staged, before any of it leaves.
+
+        What the stream ends as, the error of a tool or the refusal of its ceiling, is an outcome as every other, and
+        the hooks are asked about it.
+        """
+
+        async def walked(ended: Outcome) -> Outcome:
+            return await self._walk_after(call, ended)
+
+        flow.on_end = walked
+        try:
+            whole = next((hook for hook in self._after if hook.chunk is None and not hook.streams), None)
+            if whole is not None:
+                if await flow.fill(bytes=self._collect):
+                    return await self._walk_after(call, settled(outcome, flow))
+                await flow.aclose()
+                reason = (
+                    f"{outcome.tool} returned more than {self._collect} bytes piece by piece, and the rule "
+                    f"{whole.name} can only judge a result as a whole. Nothing was returned or stored. Ask for less."
+                )
+                file_row(call, whole.name, "after-tool", "deny", reason, (None, self._record(reason)))
+                return carried(outcome, Denied, text=reason, reason=reason, rule=whole.name)
+            for position, hook in enumerate(self._after):
+                if hook.chunk is not None:
+                    flow = flow.through(JudgedPieces(flow, call, outcome, hook, self._ask_about_chunk))
+                    continue
+                answer: Allow | Deny
+                change: tuple[Any, Any] | None = (None, None)
+                try:
+                    flow, staged = await stage(flow, outcome.status)
+                except OSError as error:  # there is no room for it: the rule could not look
+                    answer = _malfunction(hook.name, call, error)
+                else:
+                    answer, change = await self._judge_staged(call, hook, staged)
+                if isinstance(answer, Deny):
+                    await flow.aclose()
+                    file_row(call, hook.name, "after-tool", "deny", answer.reason, change)
+                    return carried(outcome, Denied, text=answer.reason, reason=answer.reason, rule=hook.name)
+                file_row(call, hook.name, "after-tool", "allow", answer.why, change)
+                if answer.value is not UNCHANGED:
+                    await flow.aclose()
+                    return await self._walk_after(call, _replaced(outcome, answer.value), position + 1)
+        except Ended as end:
+            return end.outcome
+        except BaseException:
+            await flow.abandon()
+            raise
+        return flowing(outcome, flow)
+
+    async def _judge_staged(
+        self, call: Dispatch, hook: Hook, staged: StreamResult
+    ) -> tuple[Allow | Deny, tuple[Any, Any] | None]:
+        """What a hook says of a staged stream, and the change for the ledger."""
+        before = Fingerprint(staged.size, staged.digest)
+        try:
+            said = _after_answer(await _Deadline(self._timeout).settled(hook.function(call, staged)))
+            if isinstance(said, Deny):
+                return said, (before, self._record(said.reason))
+            return said, None if said.value is UNCHANGED else (before, self._record(said.value))
+        except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
+            answer = _malfunction(hook.name, call, error)
+            return answer, (before, self._record(answer.reason))
+
+    async def _ask_about_chunk(self, call: Dispatch, hook: Hook, chunk: Chunk) -> Allow | Deny:
+        """What a hook says of one piece."""
+        try:
+            said = hook.chunk(call, chunk)  # type: ignore[misc]  # only asked of a hook that has it
+            answer: Allow | Deny = _after_answer(await _Deadline(self._timeout).settled(said))
+            if (
+                isinstance(answer, Allow)
+                and answer.value is not UNCHANGED
+                and type(answer.value) is not type(chunk.data)
+            ):
+                wanted = "text" if isinstance(chunk.data, str) else "bytes"
+                raise TypeError(
+                    f"allow(value) for a piece of {wanted} takes {wanted}, not {type(answer.value).__name__}"
+                )
+            if isinstance(answer, Allow) and isinstance(answer.value, str):
+                answer.value.encode()  # what UTF-8 cannot carry is no text
+        except Exception as error:  # noqa: BLE001 - a rule that raises has permitted nothing
+            return _malfunction(hook.name, call, error)
+        return answer
 
     def _record(self, value: Any) -> Any:
         """What the ledger keeps of a value; raises `RenderingError` where JSON cannot carry it."""
@@ -231,6 +334,12 @@ def _malfunction(name: str, call: Dispatch, error: Exception) -> Deny:
     return Deny(f"The rule {name} could not decide ({problem:.300}), so it was taken as a refusal.")
 
 
+def _after_answer(said: Any) -> Any:
+    if type(said) is Ask:
+        raise TypeError("ask() is only for the moment before the tool")
+    return said
+
+
 def _changed_call(call: Dispatch, arguments: Any) -> Dispatch:
     if not isinstance(arguments, dict):
         raise TypeError(f"allow(value) before the tool takes a dict of arguments, not {type(arguments).__name__}")
@@ -249,32 +358,3 @@ def _replaced(outcome: Outcome, value: Any) -> Outcome:
 
 def _fingerprint(rendered: Rendered) -> Fingerprint:
     return Fingerprint(rendered.size, digest_of(rendered.data))
-
-
-def file_row(
-    call: Dispatch,
-    rule: str,
-    moment: Moment,
-    outcome: Verdict,
-    why: str | None = None,
-    change: tuple[Any, Any] | None = None,
-) -> None:
-    """Put one row on the ledger."""
-    if change is None:
-        row = Decision(rule, moment, call.name, call.call_id, outcome, False, why)
-    else:
-        row = Decision(rule, moment, call.name, call.call_id, outcome, True, why, change[0], change[1])
-    call.rows.append(row)
-    if call.emit is not None:
-        call.emit(
-            DecisionMade(
-                tool=call.name,
-                call_id=call.call_id,
-                turn=call.turn,
-                rule=rule,
-                moment=moment,
-                outcome=outcome,
-                changed=row.changed,
-                why=why,
-            )
-        )

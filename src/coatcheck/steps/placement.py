@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import anyio
 import msgspec
 
-from coatcheck.artifacts.meta import MAX_PARENTS, ArtifactMeta
+from coatcheck.artifacts.meta import MAX_PARENTS, ArtifactMeta, PutResult
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ref import MAX_KIND_CHARS
 from coatcheck.artifacts.ticket import Ticket, make_ticket, placed_kind
@@ -33,6 +34,7 @@ from coatcheck.errors import (
     UnknownParent,
 )
 from coatcheck.events import ArtifactExpired, ArtifactMinted, ArtifactRefused
+from coatcheck.flow import Ended, Flow, flow_of, settled
 from coatcheck.outcome import Inline, Outcome, Placed, carried, rendered_of, size_of
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
 from coatcheck.results.conversion import canonical
@@ -50,6 +52,7 @@ _log = logging.getLogger("coatcheck")
 
 _ANY_REF = "art_" + "0" * 32
 _MAX_ORIGIN_CHARS = 128
+_LONGEST = 10**15  # bytes of a stream whose ticket has to be reckoned with before it has ended
 
 
 class Placement(msgspec.Struct, frozen=True):
@@ -61,7 +64,8 @@ class Placement(msgspec.Struct, frozen=True):
             wins over every glob, an earlier glob over a later one.
         max_batch_chars: what all results of one turn may take together; ``None`` for no such limit.
         preview_chars: how much of the head of a placed text its ticket shows; 0 for none.
-        timeout: how long storing one result may take before it counts as failed, in seconds or as a `timedelta`.
+        timeout: how long storing one result may take before it counts as failed, in seconds or as a `timedelta`. While
+            a stream is stored, only the time counts in which the store does not ask for the next piece.
 
     Raises:
         ConfigurationError: naming the dial that cannot be honoured.
@@ -163,6 +167,9 @@ class PlacementStep(Step):
         batch = call.batch if budget is not None else None
         if not isinstance(outcome, Inline):
             return outcome
+        flow = flow_of(outcome)
+        if flow is not None:
+            return await self._place_stream(call, outcome, flow)
         measured, limit = outcome, self._placement.limit_for(outcome.tool)
         size = size_of(outcome)
         if size > limit:
@@ -210,9 +217,76 @@ class PlacementStep(Step):
 
     async def _place(self, call: Dispatch, outcome: Inline, limit: int, *, shared: bool) -> Outcome:
         scope = anyio.CancelScope(deadline=anyio.current_time() + self._timeout)
+        placed = await self._attempt(call, outcome, scope, lambda: self._store_result(outcome, limit, shared, call))
+        return _unplaced(outcome) if placed is None else placed
+
+    async def _place_stream(self, call: Dispatch, outcome: Inline, flow: Flow) -> Outcome:
+        """Store a stream while it flows. What has come to be within the limit meanwhile is an ordinary value."""
+        limit = self._placement.limit_for(outcome.tool)
+        try:
+            if await flow.fill(limit):
+                return await self.act(call, settled(outcome, flow))
+        except Ended as end:
+            return end.outcome
+        if call.batch is not None:  # the others need not wait for it
+            call.batch.ended(len(self._stream_ticket(outcome, flow, _ANY_REF, limit, _LONGEST).to_json()))
+        scope = anyio.CancelScope()
+        pieces = _Pieces(flow, scope, self._timeout)
+
+        async def store() -> Outcome:
+            origin = _origin(outcome)
+            result = await self._store.put_stream(
+                call.scope,
+                pieces,
+                kind=self._kind(outcome.tool),
+                media_type=lambda: flow.gauge.media_type,
+                label=_label(outcome),
+                origin=origin,
+            )
+            if flow.ended is not None or not flow.whole:  # it took a part for the whole
+                if result.created:
+                    await self._store.delete(call.scope, result.meta.ref)
+                raise StoreError("the store did not read the stream to its end")
+            self._tell(outcome, result, origin, (), call)
+            ticket = self._stream_ticket(outcome, flow, result.meta.ref, limit)
+            return carried(outcome, Placed, text=ticket.to_json(), ticket=ticket, tickets=(ticket,))
+
+        try:
+            placed = await self._attempt(call, outcome, scope, store, flow)
+        except BaseException:
+            await flow.abandon()
+            raise
+        return outcome if placed is None else placed
+
+    def _stream_ticket(self, outcome: Inline, flow: Flow, ref: str, limit: int, at_least: int = 0) -> Ticket:
+        """The ticket of what has flowed by now, or of so many bytes where that is more."""
+        chars = self._placement.preview_chars
+        head = flow.head()
+        return make_ticket(
+            tool=outcome.tool,
+            ref=ref,
+            kind=self._kind(outcome.tool),
+            media_type=head.media_type,
+            size=max(head.size, at_least),
+            bytes=max(flow.gauge.bytes, at_least),
+            limit=limit,
+            preview=head.head(chars) if chars and flow.gauge.is_text else None,
+        )
+
+    async def _attempt(
+        self,
+        call: Dispatch,
+        outcome: Inline,
+        scope: anyio.CancelScope,
+        store: Callable[[], Awaitable[Outcome]],
+        flow: Flow | None = None,
+    ) -> Outcome | None:
+        """What ``store`` makes of the outcome, within the time that ``scope`` gives it; ``None``: it failed, and that
+        is told. What a stream ended as is no failure of the store.
+        """
         try:
             with scope:
-                return await self._store_result(outcome, limit, shared, call)
+                return await store()
             problem: BaseException = TimeoutError(f"no answer within {self._timeout:g} seconds")
         except asyncio.CancelledError as error:
             if not is_stray(error):
@@ -220,6 +294,8 @@ class PlacementStep(Step):
             problem = error
         except Exception as error:  # noqa: BLE001 - whatever the store does, the call goes on
             problem = error
+        if flow is not None and flow.ended is not None:
+            return flow.ended
         _log.warning(
             "the result of the call %r of the tool %s could not be stored, and goes on unplaced (%r)",
             outcome.call_id,
@@ -237,7 +313,7 @@ class PlacementStep(Step):
                     detail=f"{type(problem).__name__}: {problem}"[:500],
                 )
             )
-        return _unplaced(outcome)
+        return None
 
     async def _store_result(self, outcome: Inline, limit: int, shared: bool, call: Dispatch) -> Outcome:
         outcome, rendered = _parcel(outcome, limit, shared)
@@ -301,42 +377,76 @@ class PlacementStep(Step):
         call: Dispatch,
         evicted: set[str],
     ) -> ArtifactMeta:
-        origin = {"tool": outcome.tool}
-        if outcome.call_id is not None:
-            origin["call_id"] = _storable(outcome.call_id)
+        origin = _origin(outcome)
         result = await self._store.put(
             call.scope,
             data,
             kind=kind,
             media_type=media_type,
-            label=f"{outcome.tool} result",
+            label=_label(outcome),
             origin=origin,
             parents=parents,
         )
         evicted.update(swept.ref for swept in result.swept)
-        if call.emit is not None:
-            about: dict[str, Any] = {"tool": outcome.tool, "call_id": outcome.call_id, "turn": call.turn}
-            for swept in result.swept:
-                call.emit(
-                    ArtifactExpired(**about, ref=swept.ref, kind=swept.kind, bytes=swept.bytes, reason=swept.reason)
-                )
-            meta = result.meta
-            call.emit(
-                ArtifactMinted(
-                    **about,
-                    ref=meta.ref,
-                    kind=meta.kind,
-                    media_type=meta.media_type,
-                    bytes=meta.bytes,
-                    digest=meta.digest,
-                    created=result.created,
-                    label=meta.label,
-                    expires_at=meta.expires_at,
-                    origin=origin,
-                    parents=parents,
-                )
-            )
+        self._tell(outcome, result, origin, parents, call)
         return result.meta
+
+    def _tell(
+        self, outcome: Inline, result: PutResult, origin: dict[str, str], parents: tuple[str, ...], call: Dispatch
+    ) -> None:
+        if call.emit is None:
+            return
+        about: dict[str, Any] = {"tool": outcome.tool, "call_id": outcome.call_id, "turn": call.turn}
+        for swept in result.swept:
+            call.emit(ArtifactExpired(**about, ref=swept.ref, kind=swept.kind, bytes=swept.bytes, reason=swept.reason))
+        meta = result.meta
+        call.emit(
+            ArtifactMinted(
+                **about,
+                ref=meta.ref,
+                kind=meta.kind,
+                media_type=meta.media_type,
+                bytes=meta.bytes,
+                digest=meta.digest,
+                created=result.created,
+                label=meta.label,
+                expires_at=meta.expires_at,
+                origin=origin,
+                parents=parents,
+            )
+        )
+
+
+class _Pieces:
+    """A flow as a store reads it. While the store works, its time runs; while it waits for the tool, it does not."""
+
+    def __init__(self, flow: Flow, scope: anyio.CancelScope, timeout: float) -> None:
+        self._flow = flow
+        self._scope = scope
+        self._timeout = timeout
+        scope.deadline = anyio.current_time() + timeout
+
+    def __aiter__(self) -> _Pieces:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self._scope.deadline = math.inf
+        piece = await self._flow.read()
+        self._scope.deadline = anyio.current_time() + self._timeout
+        if not piece:
+            raise StopAsyncIteration
+        return piece
+
+
+def _origin(outcome: Outcome) -> dict[str, str]:
+    origin = {"tool": outcome.tool}
+    if outcome.call_id is not None:
+        origin["call_id"] = _storable(outcome.call_id)
+    return origin
+
+
+def _label(outcome: Outcome) -> str:
+    return f"{outcome.tool} result"
 
 
 def _may_hold_leaves(outcome: Inline, rendered: Rendered) -> bool:
