@@ -3,6 +3,7 @@
 #
 #   make test                                            the newest lock, Python 3.11 where there is one
 #   make test ARGS="tests/steps -x"                      arguments for pytest
+#   make test-slow                                       gigabytes, and hundreds of processes that are killed
 #   make test VENV=.venv-3.13 PYTHON=/path/to/python3.13     another interpreter, in a directory of its own
 #   make bench JSON=results                              one JSON file a benchmark, beside the tables
 #   make lock UPGRADE=1                                  new versions; without UPGRADE only what pyproject.toml asks for
@@ -48,17 +49,20 @@ UV_VERSION := 0.13.9
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url --no-emit-find-links --annotation-style line $(if $(UPGRADE),--upgrade)
 
-.PHONY: help demo test check bench format lock clean
+.PHONY: help demo test test-slow check bench format lock clean
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-	    while IFS='|' read -r target text; do printf '%-15s%s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+	    while IFS='|' read -r target text; do printf '%-18s%s\n' "$$target" "$$text"; done
 
 demo: $(READY) ## a session over files of this machine, one call for each kind of outcome
 	@$(BIN)/coatcheck demo
 
 test: $(READY) ## run the suite (ARGS="..." for pytest, PYTHON=... VENV=... for another interpreter)
 	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: $(READY) ## run what the suite leaves out because it takes long (ARGS="..." for pytest)
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 # Pyright comes with its program and with Node.js from the lock; the variable keeps it from looking for a newer one.
 # To verify a package it asks the first `python` on the path where that package is installed.

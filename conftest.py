@@ -80,10 +80,13 @@ def run_commands(example: Example) -> str | None:
     for command, expected in commands(example.parsed):
         if not command.startswith("coatcheck"):
             continue
+        folder = example.namespace["directory"].name
+        # A store of the document's own: no command touches what lies in a person's data directory.
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("COATCHECK_")}
         done = subprocess.run(
             [Path(sys.executable).with_name("coatcheck"), *shlex.split(command, comments=True)[1:]],
-            cwd=example.namespace["directory"].name,
-            env={**os.environ, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100"},
+            cwd=folder,
+            env={**inherited, "HOME": folder, "XDG_DATA_HOME": folder, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

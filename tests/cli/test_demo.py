@@ -9,6 +9,7 @@ import io
 import os
 import pty
 import re
+import resource
 import struct
 import subprocess
 import sys
@@ -26,11 +27,13 @@ from typer.testing import CliRunner, Result
 
 import coatcheck as cc
 from coatcheck.cli import demo as demo_module
+from coatcheck.cli import demo_stream
 from coatcheck.cli.demo_page import Page, Unmet
 from coatcheck.cli.demo_tools import PNG_SIGNATURE, list_modules, picture_of_module, read_module, search_source
 from coatcheck.cli.main import app
 
 KINDS = ["Inline", "Placed", "Truncated", "TooLarge", "Denied", "Failed", "Pending"]
+LIMITS = resource.getrlimit(resource.RLIMIT_DATA)
 # What would make an output look like another one; the tests say for themselves what they want.
 UNSET = dict.fromkeys(["FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "TERM", "PYTHONIOENCODING"])
 
@@ -460,3 +463,11 @@ def test_an_unknown_command_is_refused_by_name() -> None:
     result = run("no-such-command")
     assert result.exit_code == 2
     assert "no-such-command" in result.stderr
+
+
+def test_a_stream_is_larger_than_the_memory_that_the_demo_may_use(shown: str) -> None:
+    assert demo_stream.MEGABYTES << 20 > demo_stream.ROOM
+    assert f"all {demo_stream.MEGABYTES << 20:,} bytes are in the store" in shown
+    if sys.platform == "linux":
+        assert f"holding {demo_stream.MEGABYTES} MB fails: there is no such memory" in shown
+    assert resource.getrlimit(resource.RLIMIT_DATA) == LIMITS, "the limit is lifted again"

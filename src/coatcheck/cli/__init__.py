@@ -14,6 +14,10 @@ def main() -> None:
     """
     try:
         from coatcheck.cli.main import app
+
+        app(prog_name="coatcheck")
+    except KeyboardInterrupt:  # before a command could take care of it
+        sys.exit(130)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in {"", "coatcheck"} or missing in sys.stdlib_module_names:
@@ -22,4 +26,3 @@ def main() -> None:
             f"coatcheck: the command line is an optional part and needs {missing}, which is not installed.\n"
             "Install it with: pip install 'coatcheck[cli]'"
         )
-    app(prog_name="coatcheck")

@@ -1,7 +1,8 @@
 """``coatcheck demo``: one session, without a model, over files that lie on every machine with Python.
 
 This is the frame: the command, and the boundary as an operator builds it. The tools and the rules are in
-`coatcheck.cli.demo_tools`, what happens with them is told by `coatcheck.cli.demo_story` and `demo_batch`.
+`coatcheck.cli.demo_tools`; what happens with them is told by `coatcheck.cli.demo_story`, by `demo_stream` and by
+`demo_batch`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import coatcheck as cc
 from coatcheck.cli import demo_story as story
 from coatcheck.cli.demo_batch import batch
 from coatcheck.cli.demo_page import Page, Unmet
+from coatcheck.cli.demo_stream import streamed
 from coatcheck.cli.demo_tools import RULES, TOOLS, note_saver
 
 __all__ = ["PLACEMENT", "TRUNCATION", "demo"]
@@ -70,6 +72,7 @@ async def tell(page: Page, folder: Path) -> None:
         await story.too_large(page, session)
         ticket = await story.placed(page, session)
         await story.redeemed(page, boundary, session, store, ticket)
+        await streamed(page, story.SCOPE, folder)
         await story.picture(page, session)
         await story.cut(page, session)
         await story.denied(page, session, notes)

@@ -24,11 +24,13 @@ __all__ = [
     "TOOLS",
     "count_packages",
     "describe_package",
+    "guard_notes",
     "list_modules",
     "note_saver",
     "picture_of_module",
     "read_module",
     "search_source",
+    "source_files",
 ]
 
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -153,6 +155,11 @@ RULES = (guard_notes, no_password_code, hide_location)
 def count_packages() -> int:
     """How many packages are installed beside the standard library."""
     return sum(1 for _ in metadata.distributions())
+
+
+def source_files() -> list[Path]:
+    """The Python files of the standard library, its tests left out."""
+    return list(_modules().values())
 
 
 def _modules(package: str = "") -> dict[str, Path]:

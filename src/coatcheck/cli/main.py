@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from coatcheck.cli.demo import demo
+from coatcheck.cli.artifacts import get, head, read, rm
+from coatcheck.cli.exec import EXIT_CODES, exec_command
+from coatcheck.cli.schema import schema
+from coatcheck.cli.store import ls, stat, sweep, verify
 
 __all__ = ["app"]
 
@@ -12,8 +15,8 @@ app: typer.Typer = typer.Typer(
     name="coatcheck",
     help="The boundary between an AI agent's tools and its model.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: nothing in it is markup, and rich is not even imported
 )
 
 
@@ -22,4 +25,19 @@ def coatcheck() -> None:
     """With a callback, a program of one command still wants that command's name."""
 
 
-app.command()(demo)
+@app.command()
+def demo() -> None:
+    """One call for each way in which a tool call can end, shown as a model would read it.
+
+    It needs no model, no network and no settings, and leaves nothing behind.
+    It checks itself: the exit code is 0 only if everything was as it says.
+    """
+    from coatcheck.cli.demo import demo  # what it shows it with takes longer to import than all other commands
+
+    demo()
+
+
+# Options after COMMAND are the command's own, with or without a -- before it.
+app.command("exec", epilog=EXIT_CODES, context_settings={"allow_interspersed_args": False})(exec_command)
+for _command in (get, head, read, ls, stat, verify, sweep, rm, schema):
+    app.command()(_command)
