@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from coatcheck.errors import DeclarationError
 from coatcheck.results.absence import absent
 from coatcheck.results.coverage import COVERAGE_NOTE, coverage, read_coverage
+from coatcheck.results.envelope import Encoded
 from coatcheck.results.notes import NOTES
 
 texts = st.text(min_size=1).filter(str.strip)
 items = texts | st.fixed_dictionaries({"what": texts}, optional={"why": texts})
+SPAN = {"from": "2031-01-02T00:00:00Z", "to": "2031-01-03T00:00:00Z"}
 declarations = st.fixed_dictionaries(
     {},
     optional={
@@ -74,9 +76,19 @@ class TestTheMint:
         assert ledger["af_coverage"]["note"] == COVERAGE_NOTE
         assert json.loads(json.dumps(ledger)) == ledger
 
+    def test_a_period_alone_bounds_a_result_and_stands_before_the_note(self) -> None:
+        ledger = coverage([1], period={"queried": SPAN, "held": SPAN})
+        assert ledger == {
+            "af_coverage": {"period": {"queried": SPAN, "held": SPAN}, "note": COVERAGE_NOTE},
+            "result": [1],
+        }
+        assert list(ledger["af_coverage"]) == ["period", "note"]
+        assert list(coverage([1], checked=["a"], period=ledger["af_coverage"]["period"])["af_coverage"]) == [
+            *("checked", "period", "note"),
+        ]
+
     def test_the_note_is_published(self) -> None:
         assert NOTES["coverage"] == COVERAGE_NOTE
-        assert set(NOTES) == {"absence", "coverage"}
         for word in ("`result`", "`checked`", "`not_checked`", "`cannot_cover`"):
             assert word in COVERAGE_NOTE
 
@@ -94,6 +106,11 @@ class TestRefusals:
     def test_a_slip_in_a_name_is_answered_with_the_name_that_was_meant(self) -> None:
         assert '"notChecked"; write not_checked' in refusal(1, notChecked=["a"])
         assert '"try_instead"; there are checked' in refusal(1, checked=["a"], try_instead="x")
+        assert '"provenance"; there are checked' in refusal(1, checked=["a"], provenance={})
+        assert "refused: period.held" in refusal(1, checked=["a"], period={"queried": SPAN, "held": None})
+
+    def test_ground_that_was_covered_is_no_gap_and_has_no_kind(self) -> None:
+        assert "checked[0].kind" in refusal(1, checked=[{"what": "a", "kind": "scope"}])
 
 
 class TestTheRecogniser:
@@ -124,3 +141,9 @@ class TestTheRecogniser:
     )
     def test_everything_else_is_data(self, value: object) -> None:
         assert read_coverage(value) is None
+
+    def test_wire_bytes_are_opened_and_what_they_bound_stays_raw(self) -> None:
+        ledger = read_coverage(Encoded(b'{"af_coverage":{"checked":["a"]},"result":[1.10]}'))
+        assert ledger is not None
+        assert ledger["af_coverage"] == {"checked": ["a"]}
+        assert bytes(ledger["result"]) == b"[1.10]"

@@ -183,21 +183,24 @@ def read_envelope(value: Any) -> Envelope | None:
         The envelope, its ``content`` the very object that was returned; ``None`` when the value is data.
         Never raises.
     """
-    cls = type(value)
-    if cls is dict or issubclass(cls, dict):
-        effects = _get(value, "effects")
-        if effects is None or not _has(value, "content"):
-            return None
-        status = _get(value, "status", msgspec.UNSET)
-        if _size(value) != (2 if status is msgspec.UNSET else 3) or not is_array(effects):
-            return None
-        return _read(_get(value, "content"), effects, status, ())
-    if cls is Envelope:
-        status = msgspec.UNSET if value.status is None else value.status
-        carried = value.malformed
-        if is_array(value.effects) and is_array(carried) and all(type(fault) is Malformed for fault in carried):
-            return _read(value.content, value.effects, status, tuple(carried))
-    return None
+    try:
+        cls = type(value)
+        if cls is dict or issubclass(cls, dict):
+            effects = _get(value, "effects")
+            if effects is None or not _has(value, "content"):
+                return None
+            status = _get(value, "status", msgspec.UNSET)
+            if _size(value) != (2 if status is msgspec.UNSET else 3) or not is_array(effects):
+                return None
+            return _read(_get(value, "content"), effects, status, ())
+        if cls is Envelope:
+            status = msgspec.UNSET if value.status is None else value.status
+            carried = value.malformed
+            if is_array(value.effects) and is_array(carried) and all(type(fault) is Malformed for fault in carried):
+                return _read(value.content, value.effects, status, tuple(carried))
+        return None
+    except Exception:  # noqa: BLE001 - what raises when it is looked at is not of our shape
+        return None
 
 
 class _Wire(msgspec.Struct, forbid_unknown_fields=True):
@@ -254,17 +257,20 @@ def explain_near_miss(value: Any) -> str | None:
         value: whatever a tool returned and ``read_envelope`` did not recognise. It is not changed.
 
     Returns:
-        A sentence for the author that names the status and what to write; ``None`` for every other value.
+        A sentence for the author that names the status and what to write; ``None`` for every other value. Never raises.
     """
-    cls = type(value)
-    if (cls is dict or issubclass(cls, dict)) and _has(value, "content") and _size(value) == 2:
-        status = read_status(_get(value, "status"))
-        if status is not None:
-            return (
-                f"the tool returned `content` and `status: {status}` without `effects`: that is plain data, and "
-                "the status was not recorded. Write `effects: []` beside them to declare it"
-            )
-    return None
+    try:
+        cls = type(value)
+        if (cls is dict or issubclass(cls, dict)) and _has(value, "content") and _size(value) == 2:
+            status = read_status(_get(value, "status"))
+            if status is not None:
+                return (
+                    f"the tool returned `content` and `status: {status}` without `effects`: that is plain data, and "
+                    "the status was not recorded. Write `effects: []` beside them to declare it"
+                )
+        return None
+    except Exception:  # noqa: BLE001 - as above
+        return None
 
 
 def _read(content: Any, elements: Iterable[Any], status: object, carried: tuple[Malformed, ...]) -> Envelope | None:

@@ -1,34 +1,70 @@
-"""The lists that an absence and a ledger declare, and the rules by which they are minted. One rule set for both.
+"""The lists that an absence and a ledger declare, and the rules by which they are minted and read. One rule set.
 
-An item is one piece of ground: ``{"what": ..., "why": ...}``, or only its ``what`` as text. A mint refuses what it
-cannot say, where it is called: every refusal starts ``refused: `` and names the field and the index, because
-within a tool it becomes the error that the model reads.
+An item is one piece of ground, or only its ``what`` as text::
+
+    {"what": ..., "why": ..., "short": ..., "kind": ...}
+
+``short`` and ``kind`` are for the record alone: they are kept on events and rows, they are removed from what the
+model is served, and they are evidence of nothing. ``short`` is a label for a person, one visible line; ``kind`` says
+what a gap leaves open: whether a thing exists at all (``existence``), or only whether it is in a place that was not
+looked at (``scope``).
+
+A mint refuses what it cannot say, where it is called: every refusal starts ``refused: `` and names the field and the
+index, because within a tool it becomes the error that the model reads. What was minted elsewhere is read, never
+repaired; only a ``short`` or a ``kind`` that a mint would refuse is left off the record.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from coatcheck.errors import DeclarationError
-from coatcheck.results.shapes import describe, is_array, is_text, quote
+from coatcheck.results.shapes import copied, describe, is_array, is_object, is_text, quote
 
-__all__ = ["Items", "mint_items", "mint_text", "refuse_unknown"]
+__all__ = [
+    "RECORD_ONLY",
+    "SET_BY",
+    "Items",
+    "mint_fields",
+    "mint_items",
+    "mint_text",
+    "read_items",
+    "refuse_unknown",
+    "served_items",
+]
 
 Items: TypeAlias = Sequence[str | Mapping[str, str]]
 
-_KEYS = ("what", "why")
+RECORD_ONLY: Final = ("short", "kind")
+
+SET_BY: Final = "set_by"
+"""The key of an item that the library composed: ``argument`` or ``default`` (see `coatcheck.results.search`)."""
+
+MAX_SHORT_CHARS: Final = 80
+
+_KEYS = ("what", "why", *RECORD_ONLY)
+_KINDS = ("existence", "scope")
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # controls, format characters, half of a pair, separators
+
+_get = dict.get
 
 
-def mint_items(field: str, declared: object, *, why: bool = False) -> list[dict[str, str]]:
-    """The items of one list as they go on the wire: trimmed, in order, each with ``what`` and perhaps ``why``.
+# --- minting ---
+
+
+def mint_items(field: str, declared: object, *, why: bool = False, kind: bool = True) -> list[dict[str, str]]:
+    """The items of one list as they go on the wire: trimmed, in order, each with what it says.
 
     Args:
         field: the list's name, as the author spells it.
         declared: what the author gave: a list or a tuple of texts and mappings.
         why: whether every item must say why, so that bare text is not enough.
+        kind: whether an item may say what the gap leaves open; ground that was covered is no gap.
 
     Returns:
         Fresh dicts; the author's own objects are not kept.
@@ -38,7 +74,7 @@ def mint_items(field: str, declared: object, *, why: bool = False) -> list[dict[
     """
     if not is_array(declared):
         raise DeclarationError(f"refused: {field} must be a list, but {describe(declared)}")
-    return [_mint_item(f"{field}[{index}]", item, why=why) for index, item in enumerate(declared)]
+    return [_mint_item(f"{field}[{index}]", item, why=why, kind=kind) for index, item in enumerate(declared)]
 
 
 def refuse_unknown(subject: str, given: Iterable[object], known: tuple[str, ...]) -> None:
@@ -70,25 +106,119 @@ def mint_text(place: str, wanted: str, found: object) -> str:
     Raises:
         DeclarationError: when it is not text, or blank.
     """
-    text = found.strip() if is_text(found) else ""
+    text = str.strip(found) if is_text(found) else ""
     if not text:
         raise DeclarationError(f"refused: {place} must be {wanted}, but {describe(found)}")
     return text
 
 
-def _mint_item(place: str, item: object, *, why: bool) -> dict[str, str]:
-    reason: object = msgspec.UNSET
-    if isinstance(item, Mapping):
+def mint_fields(declared: object, levels: int = 3) -> object:
+    """What an author gave for a record of fields, as the plain values of the wire; judged by whoever reads them.
+
+    A mapping and one of the library's own records become a ``dict``, three levels deep; an aware ``datetime`` becomes
+    its ISO 8601 text in UTC. Everything else is as it was, for the judge to refuse.
+    """
+    if isinstance(declared, datetime) and declared.tzinfo is not None:
+        try:
+            return declared.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        except OverflowError:  # the first or the last hours that there are, in UTC outside of them
+            return declared
+    if isinstance(declared, msgspec.Struct):
+        fields = {field.encode_name: getattr(declared, field.name) for field in msgspec.structs.fields(declared)}
+        declared = {name: item for name, item in fields.items() if item is not None}
+    if isinstance(declared, Mapping) and levels:
+        return {name: mint_fields(item, levels - 1) for name, item in declared.items()}
+    return declared
+
+
+def _mint_item(place: str, item: object, *, why: bool, kind: bool) -> dict[str, str]:
+    if not isinstance(item, Mapping):
+        what = mint_text(place, "text that is not blank, or a mapping with what and why", item)
+        item = {}
+    else:
         refuse_unknown(place, item, _KEYS)
         what = mint_text(f"{place}.what", "text that is not blank", item.get("what", msgspec.UNSET))
-        reason = item.get("why", msgspec.UNSET)
-    else:
-        what = mint_text(place, "text that is not blank, or a mapping with what and why", item)
-    if reason is msgspec.UNSET and not why:
-        return {"what": what}
-    wanted = "text that says what keeps it out of reach" if why else "text that is not blank, or left out"
-    return {"what": what, "why": mint_text(f"{place}.why ({quote(what)})", wanted, reason)}
+    minted = {"what": what}
+    reason = item.get("why", msgspec.UNSET)
+    if why or reason is not msgspec.UNSET:
+        wanted = "text that says what keeps it out of reach" if why else "text that is not blank, or left out"
+        minted["why"] = mint_text(f"{place}.why ({quote(what)})", wanted, reason)
+    short = item.get("short")
+    if short is not None:
+        short = short.strip() if is_text(short) else short
+        if not _is_short(short, what):
+            raise DeclarationError(
+                f"refused: {place}.short ({quote(what)}) must be one visible line of at most {MAX_SHORT_CHARS} "
+                "characters, and no longer than what"
+            )
+        minted["short"] = short
+    gap = item.get("kind")
+    if gap is not None:
+        if not (kind and is_text(gap) and gap in _KINDS):
+            wanted = f"one of {', '.join(_KINDS)}" if kind else "left out: it says what a gap leaves open"
+            raise DeclarationError(f"refused: {place}.kind ({quote(what)}) must be {wanted}")
+        minted["kind"] = str.__str__(gap)
+    return minted
 
 
 def _folded(name: object) -> str:
     return str(name).replace("_", "").replace("-", "").lower()
+
+
+# --- reading ---
+
+
+def read_items(field: str, found: object, faults: list[str], *, kind: bool = True) -> tuple[Any, ...]:
+    """The items of one list as they go on the record: as found, without a ``short`` or ``kind`` that means nothing.
+
+    Args:
+        field: the list's name on the wire.
+        found: whatever stands there; what is no array has no items.
+        faults: where each thing that was left off the record is named, by field and index.
+        kind: whether an item of this list may have a kind.
+    """
+    if not is_array(found):
+        return ()
+    return tuple(_read_item(f"{field}[{index}]", item, faults, kind=kind) for index, item in enumerate(found))
+
+
+def served_items(found: object) -> object:
+    """One list without its record-only keys, for what the model is served.
+
+    Returns:
+        The very same object where there is nothing to remove, or where it is no array; else a fresh list, in which the
+        items that nothing was removed from are the same.
+    """
+    if not is_array(found) or not any(_is_marked(item) for item in found):
+        return found
+    return [copied(item, {}, without=RECORD_ONLY) if is_object(item) and _is_marked(item) else item for item in found]
+
+
+def _read_item(place: str, item: Any, faults: list[str], *, kind: bool) -> Any:
+    if not is_object(item):
+        return item
+    short, gap = _get(item, "short"), _get(item, "kind")
+    wrong = []
+    if short is not None and not _is_short(short, _get(item, "what")):
+        wrong.append("short")
+    if gap is not None and not (kind and is_text(gap) and gap in _KINDS):
+        wrong.append("kind")
+    if not wrong:
+        return item
+    faults.extend(f"{place}.{name} was left off the record: no mint would have let it pass" for name in wrong)
+    return copied(item, {}, without=tuple(wrong))
+
+
+def _is_marked(item: object) -> bool:
+    return is_object(item) and any(_get(item, name) is not None for name in RECORD_ONLY)
+
+
+def _is_short(short: object, what: object) -> bool:
+    """Whether ``short`` is a label for ``what``: not blank, one visible line, at most 80 characters, no longer."""
+    return (
+        is_text(short)
+        and is_text(what)
+        and bool(str.strip(short))
+        and len(short) <= min(MAX_SHORT_CHARS, len(what))
+        and not any(unicodedata.category(mark) in _INVISIBLE for mark in short)
+    )

@@ -1,4 +1,4 @@
-"""The one funnel: what does a returned value declare about the ground that it covers?
+"""The one funnel: what does a returned value declare about the ground that it covers, and what is the model served?
 
 Asked in this order, of the value itself and of nothing within it but for the last line:
 
@@ -6,23 +6,33 @@ Asked in this order, of the value itself and of nothing within it but for the la
 * a ledger is one fact and no status of its own;
 * the absence DIRECTLY inside a ledger is a second fact, after the ledger's, and sets the status.
 
-A value that declares nothing costs two look-ups.
+A fact is the record: it keeps what the model is not served, and has no part that a mint would have refused. What the
+model is served is `coatcheck.results.served`. A value that declares nothing costs two look-ups.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from coatcheck.results.absence import ABSENCE_MARKER, read_absence
-from coatcheck.results.coverage import COVERAGE_MARKER, read_coverage
-from coatcheck.results.shapes import is_array, is_text, is_utf8
+from coatcheck.errors import DeclarationError
+from coatcheck.results.absence import SuggestedTool, judge_sentence, judge_suggestion, read_absence
+from coatcheck.results.coverage import read_coverage
+from coatcheck.results.envelope import Encoded
+from coatcheck.results.items import read_items
+from coatcheck.results.period import Period, PeriodVerdict, judge_period, least_held
+from coatcheck.results.provenance import Provenance, judge_provenance
+from coatcheck.results.served import serve, serve_encoded
+from coatcheck.results.shapes import is_object, is_text, recogniser
+from coatcheck.results.wire import ABSENCE_MARKER, COVERAGE_MARKER, LISTS, open_wire
 
 __all__ = [
+    "Coverage",
     "Declared",
     "Reading",
+    "coverage_of",
     "may_declare",
     "may_declare_encoded",
     "read_and_check",
@@ -32,17 +42,34 @@ __all__ = [
 
 
 # Unbound, so that a subclass of dict is read as the encoder reads it, and runs no code of its own.
-_get = dict.get
+_get: Callable[..., Any] = dict.get
+
+_MAX_FAULTS = 20
+_T = TypeVar("_T")
 
 _MARKERS = (f'"{ABSENCE_MARKER}"'.encode(), f'"{COVERAGE_MARKER}"'.encode())
-_LISTS = ("checked", "not_checked", "cannot_cover")
+
+
+class Coverage(msgspec.Struct, frozen=True):
+    """The ground of an absence or a ledger, in three lists of items, each as found.
+
+    Attributes:
+        checked: the ground that is covered.
+        not_checked: the ground that was left out.
+        cannot_cover: the ground that is out of reach.
+    """
+
+    checked: tuple[Any, ...] = ()
+    not_checked: tuple[Any, ...] = ()
+    cannot_cover: tuple[Any, ...] = ()
 
 
 class Declared(msgspec.Struct, frozen=True):
-    """One fact about coverage that a result declared.
+    """One fact about coverage that a result declared: a row of the record.
 
     A fact that was minted elsewhere is read, never repaired: a list that is none is empty here, and an item may be
-    anything, though ``absent()`` and ``coverage()`` mint only ``{"what": ..., "why": ...}``.
+    anything, though ``absent()`` and ``coverage()`` mint only objects with a ``what``. What no mint would have let pass
+    beside the lists is left out.
 
     Attributes:
         kind: ``absence`` or ``ledger``.
@@ -50,6 +77,12 @@ class Declared(msgspec.Struct, frozen=True):
         checked: the ground that is covered, as found.
         not_checked: the ground that was left out, as found.
         cannot_cover: the ground that is out of reach, as found.
+        try_instead: an absence's sentence about what to ask instead.
+        try_instead_tool: the tool that an absence points at.
+        provenance: where and when an absence looked.
+        period: which time was asked about, and which time the data covers.
+        verdict: the library's word on the period.
+        tool, call_id, turn: the call that declared it, where whoever keeps the record has filled them in.
     """
 
     kind: Literal["absence", "ledger"]
@@ -57,6 +90,14 @@ class Declared(msgspec.Struct, frozen=True):
     checked: tuple[Any, ...]
     not_checked: tuple[Any, ...]
     cannot_cover: tuple[Any, ...]
+    try_instead: str | None = None
+    try_instead_tool: SuggestedTool | None = None
+    provenance: Provenance | None = None
+    period: Period | None = None
+    verdict: PeriodVerdict | None = None
+    tool: str | None = None
+    call_id: str | None = None
+    turn: int | None = None
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -65,10 +106,21 @@ class Reading(msgspec.Struct, frozen=True):
     Attributes:
         declared: its facts, the outer one first; never empty.
         status: ``absent`` when an absence is among them, unless the tool spelled a status itself.
+        served: what the model is served: the very value that was read where nothing changes, else a copy of the same
+            kind (of wire bytes, wire bytes).
+        faults: a sentence for each part that was left off the record, at most twenty, for the author's log; none quotes
+            a value.
     """
 
     declared: tuple[Declared, ...]
     status: Literal["absent"] | None
+    served: Any = None
+    faults: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> PeriodVerdict | None:
+        """The verdict on all periods of the result together: that of the least held."""
+        return least_held(fact.verdict for fact in self.declared)
 
 
 _SILENT = frozenset({str, list, int, float, bool, type(None)})
@@ -93,48 +145,28 @@ def read_result(value: Any) -> Reading | None:
     """Read what a value declares, by the order of this module.
 
     Args:
-        value: whatever a tool returned, after any envelope was unwrapped. It is not changed.
+        value: whatever a tool returned, after any envelope was unwrapped; an `Encoded` is opened. It is not changed.
 
     Returns:
         The reading, or ``None`` when the value declares nothing. Never raises.
     """
     cls = type(value)
     if not (cls is dict or issubclass(cls, dict)):
+        return _read_encoded(value) if cls is Encoded else None
+    try:
+        if _get(value, ABSENCE_MARKER) is None and _get(value, COVERAGE_MARKER) is None:
+            return None
+        facts, faults = _read(value)
+        return _reading(facts, faults, serve(value)) if facts else None
+    except Exception:  # noqa: BLE001 - what raises when it is looked at is not of our shape
         return None
-    if _get(value, ABSENCE_MARKER) is None and _get(value, COVERAGE_MARKER) is None:
-        return None
-    if read_absence(value) is not None:
-        return Reading((_absence(value),), "absent")
-    if read_coverage(value) is None:
-        return None
-    ledger = Declared("ledger", None, *_lists(_get(value, COVERAGE_MARKER)))
-    inner = _get(value, "result")
-    if read_absence(inner) is not None:
-        return Reading((ledger, _absence(inner)), "absent")
-    return Reading((ledger,), None)
-
-
-class _Outline(msgspec.Struct):
-    """An object's declaring keys; the others are skipped, and the large ones stay raw."""
-
-    af_absent: Any = msgspec.UNSET
-    looked_for: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    checked: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    not_checked: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    cannot_cover: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    af_coverage: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-
-
-_OUTLINE = msgspec.json.Decoder(_Outline)
 
 
 def read_result_encoded(raw: bytes) -> Reading | None:
     """Read what wire bytes declare, without decoding what a ledger bounds.
 
-    The law: the answer is that of ``read_result`` on the decoded value, keys spelled with escapes included. It
-    costs one syntax check of an object, and nothing for any other value: skipping what is not asked for is as fast
-    as a search for the marker bytes would be, and needs no second thought about how a key may be spelled.
+    The law: the answer is that of ``read_result`` on the decoded value, keys spelled with escapes included, but for
+    ``served``, which is wire bytes too. What it costs is told in `coatcheck.results.wire.open_wire`.
 
     Args:
         raw: the bytes of one JSON value.
@@ -150,19 +182,14 @@ def read_and_check(raw: bytes) -> tuple[Reading | None, bool]:
 
     It has to read an object to its end, so that nobody need check its syntax once more.
     """
+    opened, checked = open_wire(raw)
+    if opened is None:
+        return None, checked
     try:
-        outline = _OUTLINE.decode(raw)
-    except (msgspec.DecodeError, RecursionError):
-        return None, False
-    try:
-        value = _decode_absence(outline)
-        if outline.af_coverage is not msgspec.UNSET and outline.result is not msgspec.UNSET:
-            value[COVERAGE_MARKER] = msgspec.json.decode(outline.af_coverage)
-            value["result"] = _decode_inner(outline.result)
-    except (msgspec.DecodeError, RecursionError):
-        return None, True
-    reading = read_result(value)
-    return reading if reading is not None and is_utf8(raw) else None, True
+        facts, faults = _read(opened)
+        return (_reading(facts, faults, serve_encoded(opened, raw)) if facts else None), checked
+    except RecursionError:
+        return None, checked
 
 
 def may_declare_encoded(raw: bytes) -> bool:
@@ -173,32 +200,78 @@ def may_declare_encoded(raw: bytes) -> bool:
     return raw[:1] != b"[" and (b"\\" in raw or any(raw.rfind(marker) >= 0 for marker in _MARKERS))
 
 
-def _decode_absence(outline: _Outline) -> dict[str, Any]:
-    """The part of an object that could be an absence, as plain values; empty where its marker is not true."""
-    if outline.af_absent is not True:
-        return {}
-    value: dict[str, Any] = {ABSENCE_MARKER: True}
-    for name in ("looked_for", *_LISTS):
-        part = getattr(outline, name)
-        if part is not msgspec.UNSET:
-            value[name] = msgspec.json.decode(part)
-    return value
+@recogniser
+def coverage_of(value: Any) -> Coverage | None:
+    """The ground of an absence, or of a ledger and nothing within it.
+
+    Args:
+        value: an absence, a ledger, or anything else; an `Encoded` is opened. It is not changed.
+
+    Returns:
+        The three lists, as they go on the record; ``None`` for what declares nothing. Never raises.
+    """
+    holder = read_absence(value)
+    if holder is None:
+        ledger = read_coverage(value)
+        holder = None if ledger is None else ledger[COVERAGE_MARKER]
+    return None if holder is None else Coverage(*_lists(holder, []))
 
 
-def _decode_inner(result: msgspec.Raw) -> dict[str, Any] | None:
-    """What could be an absence directly inside a ledger; ``None`` where the result is no object."""
-    try:
-        return _decode_absence(_OUTLINE.decode(result))
-    except msgspec.ValidationError:
+def _read_encoded(value: Encoded) -> Reading | None:
+    reading = read_result_encoded(value.raw) if value.media_type == "application/json" else None
+    if reading is None:
         return None
+    served = value if reading.served is value.raw else msgspec.structs.replace(value, raw=reading.served)
+    return msgspec.structs.replace(reading, served=served)
 
 
-def _absence(value: Any) -> Declared:
+def _read(value: Any) -> tuple[tuple[Declared, ...], list[str]]:
+    """The facts of an object, and what was left out of them."""
+    faults: list[str] = []
+    if read_absence(value) is not None:
+        return (_absence(value, faults),), faults
+    if read_coverage(value) is None:
+        return (), faults
+    bounds, inner = _get(value, COVERAGE_MARKER), _get(value, "result")
+    period, verdict = _kept(judge_period, _get(bounds, "period"), faults) or (None, None)
+    ledger = Declared("ledger", None, *_lists(bounds, faults), period=period, verdict=verdict)
+    if is_object(inner) and read_absence(inner) is not None:
+        return (ledger, _absence(inner, faults)), faults
+    return (ledger,), faults
+
+
+def _reading(facts: tuple[Declared, ...], faults: list[str], served: Any) -> Reading:
+    return Reading(facts, "absent" if facts[-1].kind == "absence" else None, served, tuple(faults[:_MAX_FAULTS]))
+
+
+def _absence(value: Any, faults: list[str]) -> Declared:
     looked_for = _get(value, "looked_for")
-    return Declared("absence", looked_for if is_text(looked_for) else None, *_lists(value))
+    period, verdict = _kept(judge_period, _get(value, "period"), faults) or (None, None)
+    return Declared(
+        "absence",
+        looked_for if is_text(looked_for) else None,
+        *_lists(value, faults),
+        try_instead=_kept(judge_sentence, _get(value, "try_instead"), faults),
+        try_instead_tool=_kept(judge_suggestion, _get(value, "try_instead_tool"), faults),
+        provenance=_kept(judge_provenance, _get(value, "provenance"), faults),
+        period=period,
+        verdict=verdict,
+    )
 
 
-def _lists(holder: Any) -> Iterator[tuple[Any, ...]]:
-    for name in _LISTS:
-        found = _get(holder, name)
-        yield tuple(found) if is_array(found) else ()
+def _lists(holder: Any, faults: list[str]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    checked, not_checked, cannot_cover = LISTS
+    return (
+        read_items(checked, _get(holder, checked), faults, kind=False),
+        read_items(not_checked, _get(holder, not_checked), faults),
+        read_items(cannot_cover, _get(holder, cannot_cover), faults),
+    )
+
+
+def _kept(judge: Callable[[Any], _T | None], found: object, faults: list[str]) -> _T | None:
+    """A part as a mint would let it pass; ``None`` where there is none, or where it was left off the record."""
+    try:
+        return None if found is None else judge(found)
+    except DeclarationError as error:
+        faults.append(f"{str(error).removeprefix('refused: ')}; it was left off the record")
+        return None

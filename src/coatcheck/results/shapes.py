@@ -11,11 +11,27 @@ Two rules:
 from __future__ import annotations
 
 import codecs
-from typing import Any, TypeGuard
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard, TypeVar
 
 import msgspec
 
-__all__ = ["clip", "describe", "is_array", "is_object", "is_text", "is_utf8", "legible", "quote", "spoken"]
+__all__ = [
+    "clip",
+    "copied",
+    "describe",
+    "is_array",
+    "is_object",
+    "is_text",
+    "is_utf8",
+    "legible",
+    "quote",
+    "recogniser",
+    "spoken",
+]
+
+_T = TypeVar("_T")
 
 _CHUNK = 1 << 16
 # What would close the quotation marks of `quote`, or the brackets of a note that holds them.
@@ -35,6 +51,22 @@ def is_array(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 def is_text(value: object) -> TypeGuard[str]:
     """Whether the value is text: a ``str`` or a subclass of it, such as a member of a ``StrEnum``."""
     return issubclass(type(value), str)
+
+
+def recogniser(reads: Callable[[Any], _T | None]) -> Callable[[Any], _T | None]:
+    """Make of ``reads`` what never raises: whatever a foreign object raises when it is looked at, it is not our shape.
+
+    A ``dict`` can have keys that run code when they are compared, so that a mere look-up raises.
+    """
+
+    @functools.wraps(reads)
+    def read(value: Any, /) -> _T | None:
+        try:
+            return reads(value)
+        except Exception:  # noqa: BLE001 - as promised
+            return None
+
+    return read
 
 
 def spoken(value: object) -> str | None:
@@ -61,6 +93,15 @@ def describe(value: object) -> str:
     if is_text(value):
         return "it is text" if str.strip(value) else "it is blank"
     return f"it is of type {type(value).__name__}"
+
+
+def copied(holder: dict[Any, Any], changed: Mapping[str, Any], *, without: tuple[str, ...] = ()) -> dict[Any, Any]:
+    """A plain ``dict`` with the entries of an object in their order, some changed or added, some left out.
+
+    A subclass of ``dict`` is read as the encoder reads it, and runs no code of its own.
+    """
+    entries = {**dict(dict.items(holder)), **changed}
+    return {name: said for name, said in entries.items() if name not in without} if without else entries
 
 
 def clip(text: str, limit: int) -> str:
