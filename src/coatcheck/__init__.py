@@ -63,7 +63,15 @@ from coatcheck.outcome import (
     TooLarge,
     Truncated,
 )
-from coatcheck.results.absence import absent, read_absence
+from coatcheck.results.absence import (
+    SuggestedTool,
+    UnfinishedAbsence,
+    absent,
+    read_absence,
+    try_instead_of,
+    try_instead_tool_of,
+)
+from coatcheck.results.answer import compose_answer
 from coatcheck.results.binary import Blob
 from coatcheck.results.coverage import coverage, read_coverage
 from coatcheck.results.envelope import (
@@ -77,9 +85,13 @@ from coatcheck.results.envelope import (
     explain_near_miss,
     read_envelope,
 )
+from coatcheck.results.evidence import evidence_of
 from coatcheck.results.notes import NOTES
-from coatcheck.results.reading import Declared, Reading, read_result
+from coatcheck.results.period import Period, PeriodVerdict, Span, least_held, verdict_of
+from coatcheck.results.provenance import Among, Provenance
+from coatcheck.results.reading import Coverage, Declared, Reading, coverage_of, read_result
 from coatcheck.results.rendering import Rendered, render
+from coatcheck.results.search import Search
 from coatcheck.results.status import STATUSES, Status
 from coatcheck.results.streams import FileResult, Stream
 from coatcheck.scope import Scope
@@ -105,6 +117,7 @@ from coatcheck.steps.truncation import Truncation
 __all__ = [
     "AbsenceDeclared",
     "Allow",
+    "Among",
     "AnyEvent",
     "AnyOutcome",
     "Approvals",
@@ -125,6 +138,7 @@ __all__ = [
     "Chunk",
     "CoatcheckError",
     "ConfigurationError",
+    "Coverage",
     "CoverageDeclared",
     "Decision",
     "DecisionMade",
@@ -159,9 +173,12 @@ __all__ = [
     "Page",
     "Pending",
     "PendingCall",
+    "Period",
+    "PeriodVerdict",
     "Placed",
     "Placement",
     "ProposeTransition",
+    "Provenance",
     "PutResult",
     "Reading",
     "Rendered",
@@ -172,13 +189,16 @@ __all__ = [
     "Rule",
     "STATUSES",
     "Scope",
+    "Search",
     "Session",
+    "Span",
     "Status",
     "StoreError",
     "StoreUnavailable",
     "Stream",
     "StreamBroken",
     "StreamResult",
+    "SuggestedTool",
     "Swept",
     "Ticket",
     "TooLarge",
@@ -188,6 +208,7 @@ __all__ = [
     "ToolStarted",
     "Truncated",
     "Truncation",
+    "UnfinishedAbsence",
     "UnknownParent",
     "absent",
     "after_chunk",
@@ -195,12 +216,16 @@ __all__ = [
     "allow",
     "ask",
     "before_tool",
+    "compose_answer",
     "coverage",
+    "coverage_of",
     "decode_envelope",
     "deny",
+    "evidence_of",
     "explain_near_miss",
     "inside",
     "is_ticket",
+    "least_held",
     "make_ref",
     "open_store",
     "read_absence",
@@ -209,6 +234,9 @@ __all__ = [
     "read_result",
     "render",
     "tool",
+    "try_instead_of",
+    "try_instead_tool_of",
+    "verdict_of",
 ]
 
 __version__ = "0.1.0"

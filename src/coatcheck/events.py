@@ -13,6 +13,9 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from coatcheck.decision import Moment, Verdict
+from coatcheck.results.absence import SuggestedTool
+from coatcheck.results.period import Period, PeriodVerdict
+from coatcheck.results.provenance import Provenance
 
 __all__ = [
     "AbsenceDeclared",
@@ -109,20 +112,27 @@ class StreamBroken(Event, frozen=True, kw_only=True):
 
 
 class AbsenceDeclared(Event, frozen=True, kw_only=True):
-    """A tool said: I looked here, and there is nothing. The lists are as declared."""
+    """A tool said: I looked here, and there is nothing. All of it is as on the record (`coatcheck.Declared`)."""
 
     looked_for: str | None
     checked: tuple[Any, ...]
     not_checked: tuple[Any, ...]
     cannot_cover: tuple[Any, ...]
+    try_instead: str | None = None
+    try_instead_tool: SuggestedTool | None = None
+    provenance: Provenance | None = None
+    period: Period | None = None
+    verdict: PeriodVerdict | None = None
 
 
 class CoverageDeclared(Event, frozen=True, kw_only=True):
-    """A tool said what its result covers and what it does not. The lists are as declared."""
+    """A tool said what its result covers and what it does not. All of it is as on the record (`coatcheck.Declared`)."""
 
     checked: tuple[Any, ...]
     not_checked: tuple[Any, ...]
     cannot_cover: tuple[Any, ...]
+    period: Period | None = None
+    verdict: PeriodVerdict | None = None
 
 
 class EffectJudged(Event, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from coatcheck.boundary.producing import OpenStreams, Producer, message_of
 from coatcheck.boundary.slots import RunningThreads, Slots
 from coatcheck.boundary.tool import Tool
 from coatcheck.dispatch import Dispatch, Limit, is_stray
-from coatcheck.errors import RenderingError
+from coatcheck.errors import DeclarationError, RenderingError
 from coatcheck.events import AbsenceDeclared, CoverageDeclared, ForeignEnvelope, NearMiss
 from coatcheck.flow import Ended, Flow, flowing, undeliverable
 from coatcheck.outcome import Inline, Outcome, carried, failed
@@ -44,9 +44,9 @@ from coatcheck.results.reading import (
     may_declare_encoded,
     read_and_check,
     read_result,
-    read_result_encoded,
 )
 from coatcheck.results.rendering import JSON, Rendered, render
+from coatcheck.results.search import finish
 from coatcheck.results.shapes import clip
 from coatcheck.results.status import Status
 from coatcheck.results.streams import find_stream
@@ -183,7 +183,9 @@ class _Runner:
         checked = False
         if not isinstance(value, Encoded):
             envelope = read_envelope(value)
-            reading = read_result(value) if envelope is None else None
+            if envelope is None:
+                value = finish(value, self.tool.search, call.arguments)
+                reading = read_result(value)
         elif value.media_type == JSON:
             envelope = decode_envelope(value.raw)
             reading, checked = (None, True) if envelope is not None else read_and_check(value.raw)
@@ -201,13 +203,15 @@ class _Runner:
             value = envelope.content
             if isinstance(value, msgspec.Raw):
                 value = Encoded(bytes(value))
-                reading = read_result_encoded(value.raw) if may_declare_encoded(value.raw) else None
+                reading = read_result(value) if may_declare_encoded(value.raw) else None
             else:
-                reading = _reading(value)
-        declared = _declared(call, reading)
-        if reading is not None and status is None:
-            status = reading.status
+                value = finish(value, self.tool.search, call.arguments)
+                reading = read_result(value)
+        if reading is not None:
+            value = _served(value, reading)
+            status = status or reading.status
         rendered = render(value, checked=checked)
+        declared = _declared(call, reading)
         return self.inline(
             call, value, rendered, status=status, effects=effects, malformed=malformed, declared=declared
         )
@@ -221,8 +225,11 @@ class _Runner:
             call.emit(ForeignEnvelope(tool=call.name, call_id=call.call_id, turn=call.turn, form=form))
         if envelope is not None:
             content = envelope.content
-            reading = _reading(Encoded(bytes(content)) if isinstance(content, msgspec.Raw) else content)
-        return self.inline(call, value, render(value, checked=checked), declared=_declared(call, reading))
+            reading = read_result(Encoded(bytes(content)) if isinstance(content, msgspec.Raw) else content)
+        elif reading is not None:
+            value = _served(value, reading)
+        rendered = render(value, checked=checked)
+        return self.inline(call, value, rendered, declared=_declared(call, reading))
 
     def inline(self, call: Dispatch, value: Any, rendered: Rendered, **facts: Any) -> Inline:
         if MAX_ATTACHED_BYTES < rendered.size <= self._ceiling and not self.places:  # over it, the ceiling refuses
@@ -317,6 +324,8 @@ class Execution:
                 return runner.inline(call, value, rendered)
         except RenderingError as error:
             return undeliverable(call, error)
+        except DeclarationError as error:
+            return failed(call, str(error), executed=True)
         except Exception:  # noqa: BLE001 - a value may run code of its own when it is looked at
             _log.exception("the result of the call %r of the tool %s cannot be looked at", call.call_id, runner.name)
             reason = f"{runner.name} returned a value that cannot be read. Nothing was returned or stored."
@@ -345,26 +354,32 @@ def _unknown(call: Dispatch, known: Iterable[str]) -> Outcome:
     return failed(call, f"There is no tool named {call.name[:80]!r}.{hint}")
 
 
-def _reading(value: Any) -> Reading | None:
-    """What a value declares, wire bytes included."""
-    if isinstance(value, Encoded):
-        return read_result_encoded(value.raw) if value.media_type == JSON else None
-    return read_result(value)
+def _served(value: Any, reading: Reading) -> Any:
+    """What the model is served of a value that was read; the value itself where that is the same."""
+    served = reading.served
+    if type(served) is bytes:  # of wire bytes that `read_and_check` read
+        return value if served is value.raw else Encoded(served)
+    return served
 
 
 def _declared(call: Dispatch, reading: Reading | None) -> tuple[Declared, ...]:
     """What a result declared about its ground, said to whoever listens."""
     if reading is None:
         return ()
+    who: dict[str, Any] = {"tool": call.name, "call_id": call.call_id, "turn": call.turn}
+    for fault in reading.faults:
+        _log.warning("the tool %s declared what no mint lets pass: %s", call.name, fault)
     if call.emit is not None:
         for fact in reading.declared:
-            lists = {"checked": fact.checked, "not_checked": fact.not_checked, "cannot_cover": fact.cannot_cover}
-            about: dict[str, Any] = {"tool": call.name, "call_id": call.call_id, "turn": call.turn, **lists}
+            said = {
+                name: getattr(fact, name) for name in ("checked", "not_checked", "cannot_cover", "period", "verdict")
+            }
             if fact.kind == "absence":
-                call.emit(AbsenceDeclared(**about, looked_for=fact.looked_for))
+                more = ("looked_for", "try_instead", "try_instead_tool", "provenance")
+                call.emit(AbsenceDeclared(**who, **said, **{name: getattr(fact, name) for name in more}))
             else:
-                call.emit(CoverageDeclared(**about))
-    return reading.declared
+                call.emit(CoverageDeclared(**who, **said))
+    return tuple(msgspec.structs.replace(fact, **who) for fact in reading.declared)
 
 
 def _refuse_large_binary(value: Any, rendered: Rendered) -> None:

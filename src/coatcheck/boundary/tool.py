@@ -16,6 +16,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import msgspec
 
 from coatcheck.errors import ConfigurationError
+from coatcheck.results.search import Search, check_search
 from coatcheck.settings import check_duration, check_whole
 from coatcheck.steps.ceiling import Ceiling
 
@@ -39,6 +40,7 @@ class Tool(Generic[P, R]):
         idle_timeout: seconds that may pass between two pieces of a streamed result, or ``None``.
         concurrency: how many executions may run at once, or ``None``.
         foreign: the result is relayed from elsewhere and has no authority.
+        search: what it searches, for absences that say by themselves where they looked, or ``None``.
         function: the function itself.
         takes_arguments: whether it has parameters of its own.
         takes_in_order: whether the function takes all of them in their order, which costs less than by name.
@@ -58,6 +60,7 @@ class Tool(Generic[P, R]):
         idle_timeout: float | timedelta | None = None,
         concurrency: int | None = None,
         foreign: bool = False,
+        search: Search | None = None,
     ) -> None:
         if not callable(function):
             raise ConfigurationError(f"a tool must be a function, not {function!r:.80}")
@@ -88,6 +91,7 @@ class Tool(Generic[P, R]):
         self.arguments_type, self._takes_any = _arguments_type(self.name, function)
         self.parameters: dict[str, Any] = _schema(self.name, self.arguments_type, self._takes_any)
         self._names = self.arguments_type.__struct_fields__
+        self.search: Search | None = check_search(self.name, search, None if self._takes_any else self._names)
         self.takes_arguments: bool = bool(self._names)
         self._leaves_out = msgspec.UNSET in self.arguments_type.__struct_defaults__
         self._has_mappings = _has_mappings(self.parameters)
@@ -143,6 +147,7 @@ def tool(
     idle_timeout: float | timedelta | None = None,
     concurrency: int | None = None,
     foreign: bool = False,
+    search: Search | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -156,6 +161,7 @@ def tool(
     idle_timeout: float | timedelta | None = None,
     concurrency: int | None = None,
     foreign: bool = False,
+    search: Search | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a function, and declare what only its author knows.
 
@@ -171,6 +177,7 @@ def tool(
         concurrency: how many executions may run at once on one boundary.
         foreign: True for a tool that merely relays what somebody else wrote: no envelope in its result is
             recognised, so it delivers no effects and no status (law: `design.md` section 3, parting 10).
+        search: what the tool searches; ``absent()`` may then be left without ``checked`` (see `Search`).
 
     Raises:
         ConfigurationError: naming the tool and the setting or parameter that cannot be honoured.
@@ -187,6 +194,7 @@ def tool(
             idle_timeout=idle_timeout,
             concurrency=concurrency,
             foreign=foreign,
+            search=search,
         )
 
     return make if function is None else make(function)
