@@ -15,6 +15,8 @@ QUICKLY = {
     "dispatch": ["--quick"],
     "import_time": ["--rounds", "1"],
     "placement": ["--quick"],
+    "store_size": ["--quick"],
+    "streams": ["--quick"],
 }
 
 
@@ -79,3 +81,21 @@ def test_the_placement_benchmark_looks_at_both_stores(tmp_path: Path) -> None:
         assert row["wall ms"] > 0
         assert row["json.dumps ms"] > 0
         assert row["peak MB"] >= 1  # the encoded payload exists at least once
+
+
+def test_the_streams_benchmark_holds_the_store_to_the_program_that_everybody_knows(tmp_path: Path) -> None:
+    _, document = run("streams", tmp_path)
+    rows = {row["what"]: row for row in document["rows"]}
+    assert rows["put_stream"]["at least"] == 0.5
+    assert rows["sha256sum"]["of sha256sum"] == 1
+    assert document["facts"] == {"peak MB, at most": 64, "blocked ms, at most": 20}
+    for name in ("put_stream", "put_stream, there already", "open, to the end"):
+        assert rows[name]["blocked ms"] >= rows[name]["blocked p99 ms"]
+        assert rows[name]["peak MB"] is not None
+
+
+def test_the_store_size_benchmark_holds_a_large_scope_to_a_small_one(tmp_path: Path) -> None:
+    _, document = run("store_size", tmp_path)
+    rows = {row["what"]: row for row in document["rows"]}
+    assert {"head", "first page", "put", "put, full budgets"} <= rows.keys()
+    assert {row["at most"] for row in rows.values()} == {2}

@@ -5,7 +5,7 @@
 Start with `Boundary`, `tool` and `Scope`; the README shows the rest.
 """
 
-from coatcheck.artifacts.directory import DirectoryStore
+from coatcheck.artifacts.directory import DirectoryStore, Usage
 from coatcheck.artifacts.memory import MemoryStore
 from coatcheck.artifacts.meta import Artifact, ArtifactMeta, MediaType, Page, PutResult, Swept
 from coatcheck.artifacts.open import open_store
@@ -210,6 +210,7 @@ __all__ = [
     "Truncation",
     "UnfinishedAbsence",
     "UnknownParent",
+    "Usage",
     "absent",
     "after_chunk",
     "after_tool",

@@ -25,6 +25,7 @@ from coatcheck.artifacts import root as root_module
 from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.meta import Swept
 from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.artifacts.records import Record
 from coatcheck.errors import ConfigurationError, IntegrityError, StoreUnavailable
 from coatcheck.scope import Scope, is_segment, scope_segments
 from coatcheck.testing import ManualClock
@@ -69,7 +70,7 @@ async def test_payload_and_meta_lie_where_the_documentation_says(store: Director
     where = place(root, meta.ref)
     assert contents(where) == {"data", "meta.json"}
     assert read_bytes(where / "data") == DATA
-    assert msgspec.json.decode(read_bytes(where / "meta.json"), type=files.Record).meta == meta
+    assert msgspec.json.decode(read_bytes(where / "meta.json"), type=Record).meta == meta
 
 
 async def test_directories_are_the_owner_s_alone_and_so_are_files(root: Path) -> None:
@@ -117,7 +118,7 @@ async def test_a_relative_path_means_where_the_process_was_at_the_opening(
 
 async def test_a_path_that_is_a_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     write_bytes(tmp_path / "file", b"")
-    with pytest.raises(StoreUnavailable, match=f"{tmp_path}/file cannot be opened: .*EEXIST"):
+    with pytest.raises(StoreUnavailable, match=f"{tmp_path}/file cannot be opened: .*ENOTDIR"):
         await DirectoryStore(tmp_path / "file").__aenter__()
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -203,6 +204,80 @@ async def test_no_sweep_of_another_process_loses_an_acknowledged_put(root: Path)
                 break
         sweeper.kill()
     assert lost_meanwhile == 25
+
+
+async def test_a_process_whose_clock_is_behind_loses_nothing_and_makes_nothing_older(root: Path) -> None:
+    ahead, behind = ManualClock(), ManualClock()
+    behind.advance(-3600)
+    ours = DirectoryStore(root, ttl=timedelta(seconds=10_000), max_count=3, clock=ahead)
+    theirs = DirectoryStore(root, ttl=timedelta(seconds=10_000), max_count=3, clock=behind)
+    first = (await put(ours, b"first")).meta
+    again = await put(theirs, b"first")
+    assert (again.created, again.meta) == (False, first), "an expiry only grows"
+    ahead.advance(1)
+    second = (await put(ours, b"second")).meta
+    early = (await put(theirs, b"early")).meta
+    assert early.created_at < first.created_at
+    assert [meta.ref for meta in (await ours.list(SCOPE)).artifacts] == [second.ref, first.ref, early.ref]
+    result = await put(ours, b"new")
+    assert [gone.ref for gone in result.swept] == [early.ref], "by every clock it was put first"
+    result = await put(theirs, b"newest, by a clock that is behind")
+    assert [gone.ref for gone in result.swept] == [first.ref], "and never itself"
+    assert await theirs.sweep() == ()
+
+
+FORKING = """
+import os, sqlite3, sys
+from pathlib import Path
+import anyio
+from coatcheck.artifacts import database
+from coatcheck.artifacts.root import Root
+from coatcheck.scope import scope_segments
+from tests.artifacts._disk import *
+
+ROOT = Path(sys.argv[1])
+
+async def before():
+    return (await put(DirectoryStore(ROOT), b"ours")).meta.ref
+
+async def in_the_child(ref):
+    store = DirectoryStore(ROOT)
+    assert (await put(store, b"the child's")).created
+    assert len((await store.list(SCOPE)).artifacts) == 2
+    assert await payload(store, ref) == b"ours"
+    assert await store.sweep() == ()
+
+async def after(ref, name):
+    store = DirectoryStore(ROOT)
+    assert await store.sweep() == (), "what the parent writes is a leftover for its child, or after it"
+    assert name in contents(ROOT.joinpath(*scope_segments(SCOPE)))
+    assert len((await store.list(SCOPE)).artifacts) == 2
+    assert totals(ROOT)[0] == 2
+
+ref = anyio.run(before)
+held = sqlite3.connect(index_of(ROOT), isolation_level=None)  # what a thread may have open at the moment of a fork
+held.execute(sys.argv[2])
+held.execute("SELECT * FROM artifacts").fetchone()
+with Root(ROOT, fsync=False).locked(scope_segments(SCOPE), lambda: None) as scope:
+    staging = scope.begin()
+child = os.fork()
+if not child:
+    database._PATIENCE = 0.2
+    anyio.run(in_the_child, ref)
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+held.close()
+anyio.run(after, ref, staging.name)
+staging.give_up()
+"""
+
+
+@pytest.mark.parametrize("begin", ["BEGIN", "BEGIN IMMEDIATE"], ids=["while it reads", "while it writes"])
+def test_a_process_that_was_forked_from_one_at_work_works_too(root: Path, begin: str) -> None:
+    """A child inherits descriptors, and what a library believes of locks. Neither may hold it up, or let go a lock."""
+    arguments = [sys.executable, "-W", "ignore", "-c", FORKING, str(root), begin]
+    done = subprocess.run(arguments, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 # A disk that hangs

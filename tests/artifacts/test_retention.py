@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,6 +17,7 @@ from coatcheck.artifacts.retention import (
     is_expired,
     later_expiry,
     parse_duration,
+    plan_in_order,
     plan_retention,
     resolve_expires_at,
     too_large,
@@ -122,6 +124,26 @@ def test_the_expired_leave_first_and_then_the_oldest_put(rows: list[Row], incomi
 @given(tables, st.integers(0, 70), budgets)
 def test_a_plan_does_not_depend_on_the_order_of_its_rows(rows: list[Row], incoming: int, retention: Retention) -> None:
     assert plan_retention(rows[::-1], incoming, retention, NOW) == plan_retention(rows, incoming, retention, NOW)
+
+
+@given(tables, st.integers(0, 70), budgets)
+def test_a_plan_over_rows_in_order_is_the_same_and_asks_for_one_row_more_than_leaves(
+    rows: list[Row], incoming: int, retention: Retention
+) -> None:
+    rows.sort(key=lambda row: (row.last_put, row.ref))
+    expired = [row for row in rows if is_expired(row.expires_at, NOW)]
+    living = [row for row in rows if row not in expired]
+    asked: list[Row] = []
+
+    def lazily() -> Iterator[Row]:
+        for row in living:
+            asked.append(row)
+            yield row
+
+    total = sum(row.bytes for row in living)
+    plan = plan_in_order(expired, lazily(), len(living), total, incoming, retention)
+    assert plan == plan_retention(rows, incoming, retention, NOW)
+    assert len(asked) <= len(plan.swept) - len(expired) + 1 or plan.refused
 
 
 def test_the_text_of_a_refusal_names_the_dial_and_the_sizes() -> None:

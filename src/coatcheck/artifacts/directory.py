@@ -7,47 +7,69 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping, MutableSequence, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+import anyio
 import msgspec
 
-from coatcheck.artifacts.files import Entry, Record, ScopeDirectory, Segments
+from coatcheck.artifacts.blocks import BLOCK_BYTES, Blocks, pour
+from coatcheck.artifacts.files import Segments
 from coatcheck.artifacts.meta import (
     Artifact,
     ArtifactMeta,
     Clock,
+    MediaType,
     Page,
     PutRequest,
     PutResult,
+    PutWords,
     Swept,
     check_put,
+    check_range,
+    check_words,
     read_clock,
     utc_now,
 )
-from coatcheck.artifacts.paging import page_of
-from coatcheck.artifacts.port import DEFAULT_LIMIT
-from coatcheck.artifacts.retention import (
-    Plan,
-    Retention,
-    fits,
-    is_expired,
-    later_expiry,
-    plan_retention,
-    resolve_expires_at,
-    too_large,
-)
+from coatcheck.artifacts.operations import Operations
+from coatcheck.artifacts.port import DEFAULT_LIMIT, ArtifactReader
+from coatcheck.artifacts.ranged import Chunks
+from coatcheck.artifacts.ref import normalise_media_type
+from coatcheck.artifacts.retention import Retention, too_large
 from coatcheck.artifacts.root import Root
+from coatcheck.artifacts.staging import Held, Staging
 from coatcheck.artifacts.workers import Job, Turns, Workers
-from coatcheck.errors import ConfigurationError, IntegrityError, StoreUnavailable, UnknownParent
+from coatcheck.errors import ConfigurationError, StoreUnavailable
 from coatcheck.scope import Scope, scope_segments
 
-__all__ = ["DirectoryStore"]
+__all__ = ["DirectoryStore", "Usage"]
 
 _T = TypeVar("_T")
+_H = TypeVar("_H", bound=Held)
+_STORE = "store an artifact"
+_READ = "read an artifact"
+_PATIENCE = 2.0  # seconds
+
+
+class Usage(msgspec.Struct, frozen=True):
+    """What one scope's artifacts of one kind take, those among them that have expired and were not swept yet.
+
+    Attributes:
+        scope: as its key segments, since a long field cannot be read back: tenant, principal, conversation.
+        kind: theirs; empty where it cannot be told any more.
+        count: how many they are.
+        bytes: of their payloads together.
+    """
+
+    scope: tuple[str, str, str]
+    kind: str
+    count: int
+    bytes: int
 
 
 class DirectoryStore:
@@ -58,13 +80,18 @@ class DirectoryStore:
     threads, so a disk that hangs does not hold up a caller that gives up: what a cancelled put left in a thread
     either still succeeds, which is harmless, or is never seen.
 
+    An empty directory that is there already is made the store's own, with mode 0700. One that belongs to another user,
+    or that others can write to, is refused. Files that somebody removes by hand are noticed when they are asked for,
+    and by the next sweep.
+
     Args:
         path: the directory. Its parents are made with it. A relative one means where the process is at the opening.
         ttl: how long an artifact resolves after its last put; ``None``: until it is deleted or evicted.
         max_bytes: what the payloads of one scope may take together, in bytes; ``None`` is no limit.
         max_count: how many artifacts one scope may hold; ``None`` is no limit.
         fsync: flush every change to the disk before it counts. Without it an acknowledged artifact survives
-            the death of every process, but perhaps not a loss of power.
+            the death of every process, but perhaps not a loss of power, after which a sweep puts listings and
+            budgets right.
         clock: what time it is, as an aware datetime. It is asked in worker threads, too.
 
     Raises:
@@ -85,6 +112,7 @@ class DirectoryStore:
             raise ConfigurationError(f"fsync must be True or False, not {fsync!r:.80}")
         self._retention = Retention(ttl=ttl, max_bytes=max_bytes, max_count=max_count)
         self._root = Root(_checked(path), fsync=fsync)
+        self._work = Operations(self._root, self._retention, clock)
         self._created = False
         self._clock = clock
         self._workers = Workers()
@@ -114,49 +142,77 @@ class DirectoryStore:
             parents=parents,
             now=read_clock(self._clock),
         )
+        return await self._put(segments, request)
+
+    async def _put(self, segments: Segments, request: PutRequest) -> PutResult:
+        self._check_size(len(request.data))
         digest = await self._workers.digest(request.data)
         # One at a time, as the lock would have it anyway: no threads pile up at the lock, and of many puts of one
         # payload only the first writes it.
         async with self._turns.of(segments):
-            return await self._run("store an artifact", lambda job: self._put(job, segments, request, digest))
+            return await self._run(_STORE, lambda job: self._work.put(job, segments, request, digest))
 
-    def _put(self, job: Job, segments: Segments, request: PutRequest, digest: str) -> PutResult:
-        with self._root.locked(segments, job.check) as scope:
-            # Now, and not when the put was called: however long it had to wait, it has its whole life before it.
-            now = read_clock(self._clock)
-            meta = request.meta(digest, now, resolve_expires_at(request.expires_at, self._retention, now))
-            unknown = tuple(ref for ref in request.parents if _live(scope.find(ref), now) is None)
-            if unknown:
-                raise UnknownParent(unknown)
+    async def put_stream(
+        self,
+        scope: Scope,
+        source: AsyncIterable[bytes],
+        *,
+        kind: str,
+        media_type: MediaType,
+        label: str | None = None,
+        expires_at: datetime | None = None,
+        origin: Mapping[str, str] | None = None,
+        parents: Sequence[str] = (),
+    ) -> PutResult:
+        """Store a payload that is still being made; see `ArtifactStore.put_stream`.
 
-            record = Record(meta, last_put=now)
-            found = _found(scope, meta, now)
-            if found is not None:
-                record = _refreshed(found, record)
-            plan = self._plan(scope, meta, now)
+        It is written and hashed in worker threads, while the source makes more of it. No thread waits for the source.
+        A stream that ends within its first megabyte is a `put`.
+        """
+        segments = scope_segments(scope)
+        words = check_words(
+            source,
+            kind=kind,
+            media_type=media_type,
+            label=label,
+            expires_at=expires_at,
+            origin=origin,
+            parents=parents,
+            now=read_clock(self._clock),
+        )
+        blocks = Blocks(source, self._check_size)
+        try:
+            return await self._put_blocks(segments, words, blocks)
+        finally:
+            blocks.release()
 
-            if found is not None:
-                job.check()
-                scope.rewrite(record)
-            else:
-                with scope.staged(record, request.data) as staged:
-                    job.check()
-                    scope.publish(staged, meta.ref)
-            # Last, so that a crash before it leaves too much, which the next put removes, and never too little.
-            for gone in plan.swept:
-                scope.remove(gone.ref)
-        return PutResult(record.meta, found is None, plan.swept)
+    async def _put_blocks(self, segments: Segments, words: PutWords, blocks: Blocks) -> PutResult:
+        first = await blocks.next() or bytearray()
+        if len(first) < BLOCK_BYTES:
+            return await self._put(segments, PutRequest(bytes(first), _settled(words)))
+        async with self._staging(segments, words) as staging:
+            await pour(blocks, first, lambda block: self._run(_STORE, lambda job: staging.write(block)))
+            settled = _settled(words)
+            await self._run(_STORE, lambda job: staging.flush())
+            async with self._turns.of(segments):
+                return await self._run(_STORE, lambda job: self._work.finish(job, segments, settled, staging))
 
-    def _plan(self, scope: ScopeDirectory, meta: ArtifactMeta, now: datetime) -> Plan:
-        if self._retention.max_bytes is None and self._retention.max_count is None:
-            return Plan()
-        others = [entry.row() for entry in scope.entries() if entry.ref != meta.ref]
-        if fits(len(others), sum(row.bytes for row in others), meta.bytes, self._retention):
-            return Plan()
-        plan = plan_retention(others, meta.bytes, self._retention, now)
-        if plan.refused:
-            raise too_large(meta.bytes, self._retention)
-        return plan
+    def _check_size(self, size: int) -> None:
+        """Refuse what is more than the whole budget before anything is done for it."""
+        most = self._retention.max_bytes
+        if most is not None and size > most:
+            raise too_large(size, self._retention)
+
+    @asynccontextmanager
+    async def _staging(self, segments: Segments, words: PutWords) -> AsyncIterator[Staging]:
+        """A place for a stream, which is gone at the end whatever happened."""
+        taken: list[Staging] = []
+        try:
+            async with self._turns.of(segments):
+                await self._take(_STORE, lambda job: self._work.begin(job, segments, words), taken)
+            yield taken[0]
+        finally:
+            await self._give_up(taken, wait=True)
 
     async def head(self, scope: Scope, ref: str) -> ArtifactMeta | None:
         """What is known of an artifact, or ``None``; see `ArtifactStore.head`.
@@ -164,94 +220,82 @@ class DirectoryStore:
         Raises:
             IntegrityError: its ``meta.json`` is damaged.
         """
-        now = read_clock(self._clock)
-        segments = scope_segments(scope)
-
-        def look(job: Job) -> ArtifactMeta | None:
-            with self._root.scope(segments) as directory:
-                return _visible(directory.find(ref), now)
-
-        return await self._run("look for an artifact", look)
+        now, segments = read_clock(self._clock), scope_segments(scope)
+        return await self._run("look for an artifact", lambda job: self._work.head(job, segments, ref, now))
 
     async def get(self, scope: Scope, ref: str) -> Artifact | None:
         """An artifact with its verified payload, or ``None``; see `ArtifactStore.get`."""
-        now = read_clock(self._clock)
-        segments = scope_segments(scope)
+        now, segments = read_clock(self._clock), scope_segments(scope)
+        return await self._run(_READ, lambda job: self._work.get(job, segments, ref, now))
 
-        def read(job: Job) -> Artifact | None:
-            with self._root.scope(segments) as directory:
-                meta = _visible(directory.find(ref), now)
-                data = None if meta is None else directory.payload(meta)
-                return None if meta is None or data is None else Artifact(meta, data)
+    @asynccontextmanager
+    async def open(
+        self, scope: Scope, ref: str, start: int = 0, end: int | None = None
+    ) -> AsyncIterator[ArtifactReader | None]:
+        """An artifact's payload, or a part of it; see `ArtifactStore.open`.
 
-        return await self._run("read an artifact", read)
+        The file is held open: what is deleted, evicted or put again meanwhile is read to its end all the same.
+
+        Raises:
+            IntegrityError: the artifact is damaged, as far as that can be told without reading it.
+        """
+        now, segments = read_clock(self._clock), scope_segments(scope)
+        check_range(start, end, 0)
+        taken: list[Held] = []
+        metas: list[ArtifactMeta] = []
+
+        def find(job: Job) -> Held | None:
+            found = self._work.open(job, segments, ref, now)
+            if found is None:
+                return None
+            metas.append(found[0])
+            return found[1]
+
+        try:
+            await self._take(_READ, find, taken)
+            if not taken:
+                yield None
+                return
+            [file], [meta] = taken, metas
+            first, last = check_range(start, end, meta.bytes)
+            chunks = Chunks(meta, file, first, last, lambda work: self._run(_READ, lambda job: work()))
+            yield ArtifactReader(meta, first, last, chunks)
+        finally:
+            await self._give_up(taken)
 
     async def delete(self, scope: Scope, ref: str) -> None:
         """Withdraw an artifact; see `ArtifactStore.delete`."""
         segments = scope_segments(scope)
-
-        def withdraw(job: Job) -> None:
-            with self._root.locked(segments, job.check) as directory:
-                directory.remove(ref)
-
         async with self._turns.of(segments):
-            await self._run("delete an artifact", withdraw)
+            await self._run("delete an artifact", lambda job: self._work.delete(job, segments, ref))
 
     async def list(self, scope: Scope, *, cursor: str | None = None, limit: int = DEFAULT_LIMIT) -> Page:
         """A page of a scope's artifacts, newest first; see `ArtifactStore.list`. A damaged one is left out."""
-        now = read_clock(self._clock)
-        segments = scope_segments(scope)
-
-        def read(job: Job) -> Page:
-            with self._root.scope(segments) as directory:
-                metas = [meta for entry in directory.entries() if (meta := _live(entry, now)) is not None]
-                return page_of(metas, cursor, limit)
-
-        return await self._run("list artifacts", read)
+        now, segments = read_clock(self._clock), scope_segments(scope)
+        return await self._run("list artifacts", lambda job: self._work.page(job, segments, cursor, limit, now))
 
     async def sweep(self, scope: Scope | None = None, *, dry_run: bool = False) -> tuple[Swept, ...]:
         """Remove what has expired and what a crash left; see `ArtifactStore.sweep`.
 
         What cannot be read by anyone any more, for want of a payload or of a readable ``meta.json``, is an orphan too.
+        A stream that is still being written is none. What was removed behind the store's back is noticed, and takes
+        no room in the budgets any more.
 
         Raises:
             StoreUnavailable: some of it could not be swept; the rest was.
         """
         now = read_clock(self._clock)
         segments = None if scope is None else scope_segments(scope)
+        return await self._run("sweep", lambda job: self._work.sweep(job, segments, now, dry_run=dry_run))
 
-        def sweep(job: Job) -> tuple[Swept, ...]:
-            swept: list[Swept] = []
-            failed: OSError | None = None
-            for each in self._root.scopes() if segments is None else [segments]:
-                try:
-                    swept += self._sweep(job, each, now, dry_run=dry_run)
-                except OSError as error:
-                    failed = error
-            if failed is not None:
-                raise failed
-            return tuple(swept)
-
-        return await self._run("sweep", sweep)
-
-    def _sweep(self, job: Job, segments: Segments, now: datetime, *, dry_run: bool) -> Sequence[Swept]:
-        swept: list[Swept] = []
-        with self._root.locked(segments, job.check) as scope:
-            for name, size in scope.leftovers():
-                swept.append(Swept("", "", size, "orphan"))
-                if not dry_run:
-                    scope.clear(name)
-            for entry in sorted(scope.entries(), key=lambda entry: entry.ref):
-                if entry.meta is not None and not is_expired(entry.meta.expires_at, now):
-                    continue
-                row = entry.row()
-                swept.append(Swept(row.ref, row.kind, row.bytes, "ttl" if entry.meta is not None else "orphan"))
-                if not dry_run:
-                    scope.remove(entry.ref)
-            if not dry_run:
-                scope.prune()
-                self._root.prune(segments)
-        return swept
+    async def usage(self) -> tuple[Usage, ...]:
+        """What every scope holds, by kind: for an operator who wants to know what takes the room."""
+        tally = await self._run("be measured", self._work.tally)
+        return tuple(
+            Usage(segments, kind, *found)
+            for segments, kinds in sorted(tally.items())
+            for kind, found in sorted(kinds.items())
+        )
 
     async def __aenter__(self) -> Self:
         """Make the directory, or see that it is a store.
@@ -288,10 +332,50 @@ class DirectoryStore:
 
         return await self._workers.run(attempt)
 
+    async def _take(self, task: str, work: Callable[[Job], _H | None], taken: MutableSequence[_H]) -> None:
+        """Do ``work`` that opens something, which is in ``taken`` then, and never lost: the caller gives it up."""
+
+        def take(job: Job) -> None:
+            held = work(job)
+            if held is not None:
+                taken.append(held)
+                if job.abandoned:
+                    held.give_up()
+
+        await self._run(task, take)
+
+    async def _give_up(self, taken: Sequence[Held], *, wait: bool = False) -> None:
+        """Close what was taken, also where the caller is cancelled. What a thread still uses is closed by that thread.
+
+        Args:
+            wait: for that thread, too, for a while: a disk that hangs must not hold up who leaves.
+        """
+        for held in taken:
+            if held.gone.is_set():
+                continue
+
+            def close(job: Job, held: Held = held) -> None:
+                held.give_up()
+                if wait:
+                    held.gone.wait(_PATIENCE)
+
+            with anyio.move_on_after(_PATIENCE, shield=True):
+                try:
+                    await self._workers.run(close)
+                except StoreUnavailable:  # for want of threads
+                    threading.Thread(target=held.give_up, daemon=True).start()
+
     def _unavailable(self, task: str, error: OSError) -> StoreUnavailable:
         # Neither the error's own text nor the error itself goes on: they hold names of tenants and principals.
         code = errno.errorcode.get(error.errno or 0, "unknown")
         return StoreUnavailable(f"the store in {self._root.path} cannot {task}: {error.strerror} ({code})")
+
+
+def _settled(words: PutWords) -> PutWords:
+    """The words of a stream that has ended: now it can be told what it is."""
+    if isinstance(words.media_type, str):
+        return words
+    return msgspec.structs.replace(words, media_type=normalise_media_type(words.media_type()))
 
 
 def _checked(path: str | os.PathLike[str]) -> Path:
@@ -304,45 +388,3 @@ def _checked(path: str | os.PathLike[str]) -> Path:
     if not isinstance(text, str) or not text or "\0" in text:
         raise ConfigurationError(f"path must name a directory, not {path!r:.80}")
     return Path(text)
-
-
-def _visible(entry: Entry | None, now: datetime) -> ArtifactMeta | None:
-    """What a reader may know of what was found.
-
-    Raises:
-        IntegrityError: it is damaged.
-    """
-    if entry is not None and entry.problem is not None:
-        raise IntegrityError(entry.ref, "an artifact as it was put", entry.problem)
-    return _live(entry, now)
-
-
-def _live(entry: Entry | None, now: datetime) -> ArtifactMeta | None:
-    """The meta of an artifact that is whole and has not expired."""
-    meta = entry.meta if entry is not None else None
-    return None if meta is None or is_expired(meta.expires_at, now) else meta
-
-
-def _found(scope: ScopeDirectory, meta: ArtifactMeta, now: datetime) -> Record | None:
-    """What is known of the artifact that a put brings, where it is there, lives, and can be read.
-
-    That takes a reading of the payload, about as long as hashing the one that is put: else a payload that was
-    damaged in its place, as by a loss of power, would stay what it is whatever is put.
-    """
-    entry = scope.find(meta.ref)
-    if entry is None or entry.record is None or entry.size != meta.bytes or _live(entry, now) is None:
-        return None
-    return entry.record if scope.holds(entry.record.meta) else None
-
-
-def _refreshed(found: Record, put: Record) -> Record:
-    """What is there, after its content was put again.
-
-    Raises:
-        IntegrityError: it is another content.
-    """
-    if found.meta.digest != put.meta.digest:
-        raise IntegrityError(put.meta.ref, put.meta.digest, found.meta.digest)
-    expires_at = later_expiry(found.meta.expires_at, put.meta.expires_at)
-    # The clock of another process may be ahead of this one's.
-    return Record(msgspec.structs.replace(found.meta, expires_at=expires_at), max(found.last_put, put.last_put))

@@ -31,6 +31,7 @@ __all__ = [
     "is_expired",
     "later_expiry",
     "parse_duration",
+    "plan_in_order",
     "plan_retention",
     "resolve_expires_at",
     "too_large",
@@ -143,28 +144,44 @@ def plan_retention(rows: Iterable[Row], incoming_bytes: int, retention: Retentio
         A refusal, or what leaves: everything that has expired, then the oldest last put first, ties by ref,
         until the count fits, and then until the bytes fit.
     """
+    expired: list[Row] = []
+    living: list[Row] = []
+    for row in sorted(rows, key=lambda row: (row.last_put, row.ref)):
+        (expired if is_expired(row.expires_at, now) else living).append(row)
+    total = sum(row.bytes for row in living)
+    return plan_in_order(expired, living, len(living), total, incoming_bytes, retention)
+
+
+def plan_in_order(
+    expired: Iterable[Row],
+    living: Iterable[Row],
+    count: int,
+    total_bytes: int,
+    incoming_bytes: int,
+    retention: Retention | None,
+) -> Plan:
+    """`plan_retention` over rows that are in order already, of which no more are asked for than leave, and one.
+
+    Args:
+        expired, living: the scope's artifacts, without the one that is put, the oldest last put first, ties by ref.
+        count, total_bytes: of the living.
+        incoming_bytes, retention: as for `plan_retention`.
+    """
     max_bytes = retention.max_bytes if retention is not None else None
     max_count = retention.max_count if retention is not None else None
     if max_bytes is not None and incoming_bytes > max_bytes:
         return Plan(refused=True)
 
-    swept: list[Swept] = []
-    kept: list[Row] = []
-    for row in sorted(rows, key=lambda row: (row.last_put, row.ref)):
-        if is_expired(row.expires_at, now):
-            swept.append(_swept(row, "ttl"))
-        else:
-            kept.append(row)
-    total = sum(row.bytes for row in kept)
-
-    for position, row in enumerate(kept):
-        if max_count is not None and len(kept) - position + 1 > max_count:
+    swept = [_swept(row, "ttl") for row in expired]
+    for row in living:
+        if max_count is not None and count + 1 > max_count:
             swept.append(_swept(row, "max-count"))
-        elif max_bytes is not None and total + incoming_bytes > max_bytes:
+        elif max_bytes is not None and total_bytes + incoming_bytes > max_bytes:
             swept.append(_swept(row, "max-bytes"))
         else:
             break
-        total -= row.bytes
+        count -= 1
+        total_bytes -= row.bytes
     return Plan(swept=tuple(swept))
 
 
