@@ -86,7 +86,14 @@ def run_commands(example: Example) -> str | None:
         done = subprocess.run(
             [Path(sys.executable).with_name("coatcheck"), *shlex.split(command, comments=True)[1:]],
             cwd=folder,
-            env={**inherited, "HOME": folder, "XDG_DATA_HOME": folder, "NO_COLOR": "1", "TERM": "dumb", "COLUMNS": "100"},
+            env={
+                **inherited,
+                "HOME": folder,
+                "XDG_DATA_HOME": folder,
+                "NO_COLOR": "1",
+                "TERM": "dumb",
+                "COLUMNS": "100",
+            },
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -9,6 +9,8 @@ import decimal
 import gc
 import os
 import sqlite3
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -530,3 +532,30 @@ async def test_one_large_piece_does_not_starve_the_others() -> None:
         group.cancel_scope.cancel()
     assert isinstance(outcome, cc.Placed)
     assert ticks > 50
+
+
+PROGRAM = """
+import sys, time, anyio
+import coatcheck as cc
+
+@cc.tool
+def give():
+    yield "x" * 300_000
+    time.sleep(0.5)
+    yield "x" * 300_000
+
+async def main():
+    boundary = cc.Boundary([give], store="memory:", placement=cc.Placement(1_000))
+    async with anyio.create_task_group() as group:
+        group.start_soon(boundary.session(cc.Scope(conversation="c")).call, "give")
+        await anyio.sleep(0.2)
+        sys.exit(3)
+
+anyio.run(main, backend=sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_program_that_ends_in_the_middle_of_a_sync_stream_ends(backend: str) -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM, backend], timeout=30, check=False, capture_output=True)
+    assert done.returncode in (1, 3), done.stderr.decode()

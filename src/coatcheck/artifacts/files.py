@@ -62,7 +62,7 @@ class ScopeDirectory:
     """
 
     def __init__(self, root: int, path: Path, segments: Segments, *, fsync: bool) -> None:
-        self.path = path.joinpath(*segments)
+        self.path: Path = path.joinpath(*segments)
         self.fsync = fsync
         self._root = root
         self._segments = segments

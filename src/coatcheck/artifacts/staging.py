@@ -43,7 +43,7 @@ class Held:
     """
 
     def __init__(self, descriptor: int) -> None:
-        self.gone = threading.Event()
+        self.gone: threading.Event = threading.Event()
         self._open = [descriptor]
         self._users: set[object] = set()
         self._given_up = False
@@ -99,7 +99,7 @@ class Staging(Held):
     """
 
     def __init__(self, scope: int, *, fsync: bool) -> None:
-        self.name = unique("new")
+        self.name: str = unique("new")
         self.size = 0
         self._fsync = fsync
         self._hash = hashlib.sha256()

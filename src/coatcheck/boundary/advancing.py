@@ -9,20 +9,17 @@ the stream, and never outlives its call but for a moment: whoever closes it wait
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import queue
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from time import perf_counter
 from typing import Any
 
 import anyio
-import anyio.from_thread
-import anyio.lowlevel
 import anyio.to_thread
 
+from coatcheck.boundary.loops import Loop
 from coatcheck.boundary.slots import RunningThreads, Slots
 from coatcheck.dispatch import is_stray
 from coatcheck.results.streams import Content
@@ -64,6 +61,7 @@ class Advance(ABC):
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
         self._answered = anyio.Event()
+        self._loop = Loop()
         self._task: object = None
         self._stopped = False
 
@@ -89,7 +87,7 @@ class Advance(ABC):
 
     def _begin(self) -> None:
         if self._task is None:
-            self._task = _spawn(self._live)
+            self._task = self._loop.spawn(self._live)
 
     async def _live(self) -> None:
         try:
@@ -200,7 +198,6 @@ class ThreadAdvance(Advance):
         self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._busy = False
         self._entered = False
-        self._token = anyio.lowlevel.current_token()
 
     def _want(self) -> None:
         self._busy = True
@@ -214,7 +211,11 @@ class ThreadAdvance(Advance):
     async def _work(self) -> None:
         if not await self._slots.acquire_also(self._threads.free):
             raise RuntimeError("threads of earlier calls hang, and hold every slot")
-        await self._threads.run_part(self._name, self._live_in_thread, self._slots)
+        try:
+            await self._threads.run_part(self._name, self._live_in_thread, self._slots)
+        finally:  # also where the event loop ends and nobody closes anything: the thread must not wait for ever
+            self._stopped = True
+            self._orders.put(False)
 
     async def _close(self) -> None:
         if not self._entered:  # else its thread does that, whenever it comes back
@@ -227,7 +228,7 @@ class ThreadAdvance(Advance):
             while not (self.over or self._stopped) and self._orders.get():
                 self._gather(iterator)
                 self._busy = False
-                anyio.from_thread.run_sync(self._answered.set, token=self._token)
+                self._loop.tell(self._answered.set)
         finally:
             close = getattr(iterator, "close", None)
             if close is not None:
@@ -249,15 +250,3 @@ class ThreadAdvance(Advance):
             piece = self.content.to_bytes(item)
             self.pieces.append(piece)
             gathered += len(piece) or 1
-
-
-def _spawn(work: Callable[[], Coroutine[Any, Any, None]]) -> object:
-    """Begin a task that belongs to no task group: it has to outlive the block in which its stream was met.
-
-    anyio has no such thing, so this asks the event loop. Whoever spawned it waits for its end.
-    """
-    context = contextvars.copy_context()
-    trio: Any = sys.modules.get("trio")
-    if trio is not None and trio.lowlevel.in_trio_run():
-        return trio.lowlevel.spawn_system_task(work, context=context)
-    return asyncio.get_running_loop().create_task(work(), context=context)

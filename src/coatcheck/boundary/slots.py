@@ -18,6 +18,7 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 
+from coatcheck.boundary.loops import Loop
 from coatcheck.dispatch import Limit
 
 __all__ = ["RunningThreads", "Slots"]
@@ -70,7 +71,7 @@ class _Thread:
     def __init__(self, function: Callable[[], Any], give_back: Callable[[], None]) -> None:
         self._function = function
         self._give_back = give_back
-        self._token = anyio.lowlevel.current_token()
+        self._loop = Loop()
         self._lock = threading.Lock()
         self._running = False
         self._left = False
@@ -90,8 +91,7 @@ class _Thread:
                 self._running = False
                 last = self._left
             if last:
-                with contextlib.suppress(RuntimeError):  # the event loop is gone, and the slots with it
-                    anyio.from_thread.run_sync(self._give_back, token=self._token)
+                self._loop.tell(self._give_back)
 
     def leave(self) -> bool:
         """On the event loop: nobody waits any more. True where the thread is not running, so that it is over."""
