@@ -184,9 +184,10 @@ def our_rows() -> list[Row]:
         return PAYLOAD
 
     def chain(function: Callable[..., Any], rules: Sequence[cc.Rule] = (), **settings: Any) -> cc.Boundary:
+        settings = {"repeated_call_note": False, **settings}  # every call of a row is the same one
         return cc.Boundary([cc.tool(ceiling=CEILING)(function)], rules=rules, **limits(), **settings)
 
-    patient = cc.Boundary([cc.tool(ceiling=CEILING, timeout=30)(lookup)], **limits())
+    patient = cc.Boundary([cc.tool(ceiling=CEILING, timeout=30)(lookup)], repeated_call_note=False, **limits())
     heard: list[object] = []
     two = {"region": "eu", "limit": 5}
     dumps = yardstick()
@@ -196,9 +197,10 @@ def our_rows() -> list[Row]:
         Row("await of the tool", bare, dumps),
         Row("chain, no rules", through(chain(lookup)), dumps, at_most=0.42),
         Row("chain, 2 + 2 rules", through(chain(lookup, RULES)), dumps, at_most=0.50),
-        Row("nothing configured", through(cc.Boundary([lookup])), dumps),
+        Row("nothing configured", through(cc.Boundary([lookup], repeated_call_note=False)), dumps),
         Row("chain, no rules, 2 arguments", through(chain(search), two), dumps),
         Row("chain, 2 + 2 rules, 2 arguments", through(chain(search, RULES), two), dumps),
+        Row("chain, 2 arguments, repeated-call note", through(chain(search, repeated_call_note=True), two), dumps),
         Row("chain, 2 + 2 async rules", through(chain(lookup, ASYNC_RULES)), dumps),
         Row("chain, 2 + 2 rules in threads", through(chain(lookup, THREAD_RULES)), dumps),
         Row("chain, tool with a timeout", through(patient), dumps),

@@ -262,7 +262,7 @@ async def test_the_same_outcome_may_be_handed_out_again() -> None:
             kept.append(await call_next(call))
         return kept[0]
 
-    session = cc.Boundary([give], middleware=[remember]).session(SCOPE)
+    session = cc.Boundary([give], middleware=[remember], repeated_call_note=False).session(SCOPE)
     first, second = await session.call("give"), await session.call("give")
     assert first.text == second.text == '{"rows":[1,2,3]}'
 

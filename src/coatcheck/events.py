@@ -13,6 +13,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from coatcheck.decision import Moment, Verdict
+from coatcheck.effects.state import Move
+from coatcheck.effects.turn import Turn
 from coatcheck.results.absence import SuggestedTool
 from coatcheck.results.period import Period, PeriodVerdict
 from coatcheck.results.provenance import Provenance
@@ -25,16 +27,21 @@ __all__ = [
     "ArtifactRefused",
     "ArtifactResolved",
     "BatchBudgetUnmet",
+    "CallRepeated",
     "CoverageDeclared",
     "DecisionMade",
     "EffectJudged",
     "Event",
     "ForeignEnvelope",
+    "MoveOutrun",
     "NearMiss",
+    "PickJudged",
     "ResultRefused",
+    "RouteConflict",
     "StreamBroken",
     "ToolEnded",
     "ToolStarted",
+    "TurnOpened",
 ]
 
 
@@ -136,14 +143,53 @@ class CoverageDeclared(Event, frozen=True, kw_only=True):
 
 
 class EffectJudged(Event, frozen=True, kw_only=True):
-    """An effect that a tool asked for was accepted, refused or superseded; ``reason`` says why not."""
+    """An effect that a tool asked for was accepted, refused or superseded by an earlier accepted proposal.
+
+    Attributes:
+        reason: why it was refused. why: the tool's own reason for a transition. The others are those of the effect.
+    """
 
     kind: str
     outcome: Literal["accepted", "refused", "superseded"]
     reason: str | None
     target_skill_id: str | None = None
+    why: str | None = None
     instruction_id: str | None = None
     delivery_lease: str | None = None
+
+
+class RouteConflict(Event, frozen=True, kw_only=True):
+    """Results of one batch wanted to go to different skills: proposals against each other, or edges."""
+
+    winner: Move
+    losers: tuple[Move, ...]
+
+
+class PickJudged(Event, frozen=True, kw_only=True):
+    """The model picked a skill; ``reason`` is what it read about it."""
+
+    skill: str
+    accepted: bool
+    reason: str
+
+
+class MoveOutrun(Event, frozen=True, kw_only=True):
+    """A move that had been accepted was left behind, because what comes before it led elsewhere."""
+
+    move: Move
+    went_to: str | None
+
+
+class TurnOpened(Event, frozen=True, kw_only=True):
+    """The next turn has begun; ``opened`` is it, without the texts of its instructions."""
+
+    opened: Turn
+
+
+class CallRepeated(Event, frozen=True, kw_only=True):
+    """A call was made before, with the same arguments and the same text to read; the model was told so."""
+
+    occurrences: int
 
 
 class NearMiss(Event, frozen=True, kw_only=True):
@@ -227,6 +273,11 @@ AnyEvent: TypeAlias = (
     | AbsenceDeclared
     | CoverageDeclared
     | EffectJudged
+    | RouteConflict
+    | PickJudged
+    | MoveOutrun
+    | TurnOpened
+    | CallRepeated
     | NearMiss
     | ForeignEnvelope
     | ArtifactMinted

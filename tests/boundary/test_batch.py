@@ -82,7 +82,9 @@ async def test_tools_of_a_batch_run_at_once() -> None:
         return "met"
 
     with anyio.fail_after(5):
-        outcomes = await cc.Boundary([meet]).session(SCOPE).call_batch([cc.ToolCall("meet")] * 5)
+        outcomes = (
+            await cc.Boundary([meet], repeated_call_note=False).session(SCOPE).call_batch([cc.ToolCall("meet")] * 5)
+        )
     assert [outcome.text for outcome in outcomes] == ["met"] * 5
 
 
@@ -259,6 +261,7 @@ def everything(budget: int | None, concurrency: int | None = None, **dials: Any)
         placement=cc.Placement(1000, max_batch_chars=budget),
         truncation=cc.Truncation(2000),
         concurrency=concurrency,
+        repeated_call_note=False,
         **{"store": cc.MemoryStore(), **dials},
     ).session(SCOPE)
 
@@ -308,7 +311,7 @@ async def test_calls_with_one_id_or_none_are_told_apart_by_their_place() -> None
     async def say(word: str) -> str:
         return word
 
-    session = cc.Boundary([say]).session(SCOPE)
+    session = cc.Boundary([say], repeated_call_note=False).session(SCOPE)
     batch = [
         cc.ToolCall("say", {"word": word}, call_id)
         for word, call_id in (("a", "x"), ("b", "x"), ("c", None), ("d", None))
@@ -343,7 +346,11 @@ async def test_a_store_that_fails_in_the_middle_of_a_batch_loses_no_outcome(faul
     events: list[cc.Event] = []
     store = FaultyStore(cc.MemoryStore(), put=fault)
     boundary = cc.Boundary(
-        [work], store=store, placement=cc.Placement(1000, max_batch_chars=2500, timeout=0.02), on_event=events.append
+        [work],
+        store=store,
+        placement=cc.Placement(1000, max_batch_chars=2500, timeout=0.02),
+        on_event=events.append,
+        repeated_call_note=False,
     )
     outcomes = await boundary.session(SCOPE).call_batch(calls(*[{"size": 900}] * 4))
     assert len(placed(outcomes)) == stored
@@ -365,6 +372,7 @@ def budgeted(budget: int, inline: int = 100_000, **dials: Any) -> tuple[cc.Sessi
         store=dials.pop("store", None) or cc.MemoryStore(),
         placement=cc.Placement(inline, max_batch_chars=budget, preview_chars=dials.pop("preview_chars", 0)),
         on_event=events.append,
+        repeated_call_note=False,
         **dials,
     )
     return boundary.session(SCOPE), events
@@ -562,7 +570,7 @@ async def test_what_is_no_exception_ends_the_whole_batch_and_leaves_no_slot_take
             raise Halt
         return "done"
 
-    session = cc.Boundary([end], concurrency=1).session(SCOPE)
+    session = cc.Boundary([end], concurrency=1, repeated_call_note=False).session(SCOPE)
     with pytest.raises(BaseExceptionGroup) as raised:
         await session.call_batch([cc.ToolCall("end")] * 3)
     assert raised.group_contains(Halt)

@@ -69,7 +69,7 @@ async def test_a_tool_that_calls_a_tool_does_not_wait_for_its_own_slot() -> None
     async def outer() -> str:
         return (await session.call("inner")).text
 
-    session = cc.Boundary([inner, outer], concurrency=1).session(SCOPE)
+    session = cc.Boundary([inner, outer], concurrency=1, repeated_call_note=False).session(SCOPE)
     with anyio.fail_after(5):
         assert (await session.call("outer")).text == "inner"
         assert [each.text for each in await session.call_batch([cc.ToolCall("outer")] * 3)] == ["inner"] * 3

@@ -49,6 +49,8 @@ def host() -> Iterator[ModuleType]:
     module.counted = counted
     module.within = cc.inside("placement", counted)
     module.approvals = Approvals()
+    module.graph = cc.SkillGraph(["billing"], entries=["billing"])
+    module.instructions = cc.InstructionCatalog([cc.Instruction("tone", "Be brief.")])
     module.hear = heard.append
     module.a_class = Approvals
     module.number = 5
@@ -77,6 +79,11 @@ concurrency = 8
 on_event = "the_host:hear"
 ledger_values = true
 max_collected_bytes = 1_000_000
+graph = "the_host:graph"
+instructions = "the_host:instructions"
+posture = "rails"
+repeated_call_note = false
+coverage_in_answers = true
 
 [placement]
 max_inline_chars = 1000
@@ -100,6 +107,9 @@ def test_every_key_reaches_the_boundary(tmp_path: Path, host: Any) -> None:
     assert boundary.rules.names == ("allow", "deny")
     assert isinstance(boundary.store, cc.MemoryStore)
     assert boundary._collect == 1_000_000
+    assert boundary.graph is host.graph
+    assert boundary.instructions is host.instructions
+    assert (boundary.posture, boundary.repeated_call_note, boundary.coverage_in_answers) == ("rails", False, True)
     assert boundary.placement == cc.Placement(
         1000,
         per_tool={"declared": 5000, "search_*": 20},

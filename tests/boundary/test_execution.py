@@ -40,7 +40,7 @@ class Ran:
 
 def searching() -> tuple[Ran, cc.Session]:
     ran = Ran()
-    return ran, cc.Boundary([cc.tool(name="search")(ran)]).session(SCOPE)
+    return ran, cc.Boundary([cc.tool(name="search")(ran)], repeated_call_note=False).session(SCOPE)
 
 
 # --- arguments, as a model or a host gives them ---
@@ -134,7 +134,7 @@ async def test_the_hosts_own_dict_is_never_changed_and_a_default_is_never_shared
         rest["added"] = True
         return into
 
-    session = cc.Boundary([collect]).session(SCOPE)
+    session = cc.Boundary([collect], repeated_call_note=False).session(SCOPE)
     arguments: dict[str, Any] = {"extra": 5}
     for _ in range(2):
         assert (await session.call("collect", arguments)).text == "[1]"
@@ -272,7 +272,7 @@ async def test_two_sync_tools_run_at_once() -> None:
         both.wait()
         return "met"
 
-    session = cc.Boundary([meet]).session(SCOPE)
+    session = cc.Boundary([meet], repeated_call_note=False).session(SCOPE)
     outcomes = await session.call_batch([cc.ToolCall("meet"), cc.ToolCall("meet")])
     assert [outcome.text for outcome in outcomes] == ["met", "met"]
 
@@ -508,7 +508,7 @@ async def test_no_limit_is_ever_exceeded_and_every_slot_comes_back(
         finally:
             leave("thread")
 
-    session = cc.Boundary([work, block], concurrency=shared).session(SCOPE)
+    session = cc.Boundary([work, block], concurrency=shared, repeated_call_note=False).session(SCOPE)
 
     async def one(behaviour: str, ticks: int, cancel_after: int) -> None:
         with anyio.CancelScope() as scope:

@@ -153,6 +153,6 @@ async def test_a_wrapper_that_takes_its_arguments_by_name_is_called_by_name() ->
         return left + right
 
     for tool in (cc.tool(name="add")(add), cc.tool(name="add")(functools.partial(add))):
-        session = cc.Boundary([tool]).session(SCOPE)
+        session = cc.Boundary([tool], repeated_call_note=False).session(SCOPE)
         assert (await session.call("add", {"left": 1, "right": 2})).text == "3"
         assert (await session.call_batch([cc.ToolCall("add", {"left": 1, "right": 2})]))[0].text == "3"

@@ -24,7 +24,7 @@ async def fetch(path: str, times: int = 1) -> str:
 
 
 def session(**dials: Any) -> cc.Session:
-    return cc.Boundary(**dials).session(SCOPE)
+    return cc.Boundary(repeated_call_note=False, **dials).session(SCOPE)
 
 
 async def test_a_guarded_callable_takes_its_arguments_by_name_and_answers_with_an_outcome() -> None:

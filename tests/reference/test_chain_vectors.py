@@ -60,9 +60,41 @@ from coatcheck import (
 )
 from coatcheck.boundary.chain import STEPS, Inside
 from coatcheck.dispatch import Dispatch
+from coatcheck.effects.instructions import Instruction, InstructionCatalog
+from coatcheck.effects.leases import Lease
+from coatcheck.effects.state import Move, TurnState
+from coatcheck.events import CallRepeated, RouteConflict
 from coatcheck.steps.governance import GovernanceStep
 from coatcheck.steps.rule import bind_rules
 from tests.reference._forms import load, untag
+from tests.reference.test_effects_vectors import graph_of, lease_of
+
+
+def catalog_of(targets: Iterable[str]) -> InstructionCatalog:
+    return InstructionCatalog([Instruction(id, f"text of {id}") for id in targets])
+
+
+def move_told(move: Move) -> dict[str, Any]:
+    return {"toolCallId": move.call_id, "toolName": move.tool, "target": move.target}
+
+
+def conflict_told(event: Event) -> dict[str, Any]:
+    assert isinstance(event, RouteConflict)
+    return {
+        "event": "skill.route_conflict",
+        "winner": move_told(event.winner),
+        "losers": [move_told(m) for m in event.losers],
+        "source": "tool-proposal",
+    }
+
+
+def proposal_told(move: Move) -> dict[str, Any]:
+    return {"target": move.target, "iteration": move.turn, "call_id": move.call_id}
+
+
+def lease_told(lease: Lease) -> dict[str, Any]:
+    return {"id": lease.instruction_id, "lease": lease.delivery_lease, "tenant": lease.skill, "iteration": lease.turn}
+
 
 pytestmark = pytest.mark.anyio
 
@@ -96,23 +128,6 @@ PARTED: dict[str, tuple[int, ...]] = {
     "runToolChain/unknown-kind": (2,),
 }
 
-GRAPH = "issue 4: the effect is judged by a skill graph"
-CATALOG = "issue 4: the effect is judged by an instruction catalog, and leased"
-REPEATED = "the note about a repeated call is in no document's scope"
-LATER = {
-    "dispatch/absence-in-envelope-no-status": GRAPH,
-    "dispatch/after-deny-effects-still-judged": GRAPH,
-    "dispatch/batch-first-accepted-wins": GRAPH,
-    "dispatch/batch-refused-does-not-win": GRAPH,
-    "dispatch/ceiling-measures-content-effects-survive": GRAPH,
-    "dispatch/lease-prune-on-grant": CATALOG,
-    "dispatch/repeat-fingerprints-before-suffix": REPEATED,
-    "dispatch/repeat-note": REPEATED,
-    "dispatch/transition-accepted": GRAPH,
-    "dispatch/transition-accepted-cold": GRAPH,
-    "dispatch/transition-to-self": GRAPH,
-    "dispatch/transition-unreachable-nothing-reachable": GRAPH,
-}
 WANTS = "issue 6: `wants`"
 UNBUILT = {
     "dispatch/place-then-want-same-kind": WANTS,
@@ -122,7 +137,7 @@ UNBUILT = {
     "dispatch/wants-not-a-string-behind-off-gate": WANTS,
     "dispatch/wants-optional-omitted": WANTS,
 }
-LISTED = sorted(PARTED.keys() | LATER.keys())
+LISTED = sorted(PARTED)
 
 SCOPE = Scope(conversation="conv-1")
 
@@ -507,10 +522,18 @@ class Run:
             middleware=BETWEEN if "among middlewares" in self.door else (),
             secret=SECRET,
             on_event=self.events.append if self.heard else None,
+            graph=graph_of(self.given["reachable"]) if "reachable" in self.given else None,
+            instructions=catalog_of(self.given["lease_targets"]) if "lease_targets" in self.given else None,
+            repeated_call_note=self.given.get("repeated_call_nudge", False),
         )
 
     async def run(self) -> Run:
         self.session = self.boundary().session(SCOPE)
+        leases = tuple(map(lease_of, self.given.get("existing_leases", ())))
+        if leases or "reachable" in self.given or "lease_targets" in self.given:
+            number = self.given.get("iteration", 1)
+            state = TurnState(number=number, skill=self.given.get("cursor"), leases=leases)
+            self.session.restore((), (), state, ())
         self.outcomes = await self.called(self.session)
         self.paused = [outcome for outcome in self.outcomes if isinstance(outcome, Pending)]
         assert [row for outcome in self.outcomes for row in outcome.decisions] == list(self.session.decisions)
@@ -596,7 +619,7 @@ class Run:
             assert end.outcome == type(answer).__name__
             assert (end.status, end.error, end.executed) == (answer.status, answer.error, answer.executed)
             assert end.chars == len(answer.text)
-        assert {event.turn for event in events} == {1}
+        assert {event.turn for event in events} == {self.given.get("iteration", 1)}
         assert {event.tool for event in events} == {outcome.tool}
         return [retold for event in events if (retold := self.retold(event, outcome)) is not None]
 
@@ -622,7 +645,10 @@ class Run:
                 name, fields = "tools.effect", {"kind": event.kind, "outcome": event.outcome}
                 fields |= {"targetSkillId": event.target_skill_id, "instructionId": event.instruction_id}
                 fields |= {"deliveryLease": event.delivery_lease, "toolCallId": event.call_id}
+                fields["supersededBy"] = "earlier-proposal" if event.outcome == "superseded" else None
                 assert (event.reason is not None) == (event.outcome == "refused")
+            case CallRepeated():
+                name, fields = "tools.repeated_call", {"occurrences": event.occurrences}
             case ArtifactMinted():
                 name, fields = "artifacts.minted", {"kind": event.kind, "mediaType": event.media_type}
                 fields |= {"bytes": event.bytes, "label": event.label, "origin": event.origin}
@@ -704,7 +730,8 @@ def in_calls(run: Run, events: list[dict[str, Any]]) -> dict[str, list[dict[str,
             [outcome] = [outcome for outcome in run.outcomes if outcome.call_id == call["id"]]
             assert (outcome.error, outcome.executed) == (True, False)
             continue
-        found[call["id"]].append(event)
+        if event["event"] != "skill.route_conflict":  # about no single call
+            found[call["id"]].append(event)
     return found
 
 
@@ -735,27 +762,26 @@ async def check_run(run: Run, expect: dict[str, Any]) -> None:
         assert "tool_end_channel" not in result
     if run.heard:
         assert {call: run.happened(call) for call in by_call} == by_call
-        assert {event.call_id for event in run.events} == by_call.keys()
-    # What a session does not keep before there is a graph or a catalog.
-    assert expect["activated"] == []
-    assert not {"pending_transition", "leases"} & expect.keys()
+        conflicts = [event for event in run.events if event.call_id is None]
+        assert [conflict_told(event) for event in conflicts] == [
+            event for event in expect["events"] if event["event"] == "skill.route_conflict"
+        ]
+    state = run.session.turn_state
+    assert list(state.activated) == expect["activated"]
+    assert (state.proposal and proposal_told(state.proposal)) == expect.get("pending_transition")
+    assert [lease_told(lease) for lease in state.leases] == expect.get("leases", [])
 
 
 def amended_run(vector: dict[str, Any]) -> dict[str, Any]:
     """What a vector about whole calls expects here."""
     expect: dict[str, Any] = so_far(vector)
     results, events = expect["results"], expect["events"]
-    partings, later = PARTED.get(vector["id"], ()), LATER.get(vector["id"])
+    partings = PARTED.get(vector["id"], ())
     if 12 in partings:
         for result in results:
             assert result["channels_equal"] == ("tool_end_channel" not in result)
             result.pop("tool_end_channel", None)
             result["channels_equal"] = True
-    if later == REPEATED:
-        expect["events"] = [event for event in events if event["event"] != "tools.repeated_call"]
-        results[1]["model"] = results[0]["model"]  # equal calls read equal
-    if later in (GRAPH, CATALOG):
-        refuse_effects(expect)
     match vector["id"]:
         case "dispatch/ask-mid-batch":  # 4: the rule asks about the second call as well
             first_start, *rest = events
@@ -778,28 +804,6 @@ def amended_run(vector: dict[str, Any]) -> dict[str, Any]:
             expect["executed"]["w"] = 1
             expect["batch_statuses"].append(None)
     return expect
-
-
-def refuse_effects(expect: dict[str, Any]) -> None:
-    """Without a graph and a catalog every effect is refused, and the model reads why."""
-    notes: dict[str, list[str]] = {}
-    for event in expect["events"]:
-        if event["event"] == "tools.effect":
-            event["outcome"] = "refused"
-            event.pop("supersededBy", None)
-            notes.setdefault(event["toolCallId"], []).append(event.get("targetSkillId") or event["instructionId"])
-    expect["events"] = [event for event in expect["events"] if event["event"] != "skill.route_conflict"]
-    for result in expect["results"]:
-        model, facts = result["model"], notes.get(result["call_id"], [])
-        if facts and model["type"] == "exact":
-            result["model"] = {"type": "prose", "starts_with_exact": model["text"], "mentions": facts}
-        elif facts and "starts_with_exact" in model:
-            model["mentions"] = facts
-        elif facts:
-            model["mentions"] += facts
-    expect["activated"] = []
-    expect.pop("pending_transition", None)
-    expect.pop("leases", None)
 
 
 DISPATCHED = runnable("dispatch", "dispatchResume")
@@ -839,6 +843,7 @@ async def test_a_refusal_that_is_cut_takes_its_notes_into_the_marker() -> None:
     """Two vectors in one (6, 9): the ceiling refuses, the refusal is cut, and the effect is refused as well."""
     vector = copy.deepcopy(VECTORS["dispatch/ceiling-measures-content-effects-survive"])
     vector["input"]["max_tool_result_chars"] = 60
+    del vector["input"]["reachable"]  # no graph, so the effect is refused
     run = await Run(vector, "call").run()
     [outcome] = run.outcomes
     assert isinstance(outcome, TooLarge)
@@ -876,17 +881,6 @@ async def test_a_vector_is_listed_only_where_it_does_not_hold_as_it_is(vector: d
         run = await Run(vector, "batch").run()
         with pytest.raises(AssertionError):
             await check_run(run, vector["expect"])
-
-
-@of(VECTORS[each] for each in sorted(LATER))
-async def test_what_waits_for_a_later_issue_does_not_hold_with_the_partings_alone(vector: dict[str, Any]) -> None:
-    run = await Run(vector, "batch").run()
-    expect = so_far(vector)
-    for result in expect["results"]:
-        result.pop("tool_end_channel", None)
-        result["channels_equal"] = True
-    with pytest.raises(AssertionError):
-        await check_run(run, expect)
 
 
 @of(VECTORS[each] for each in sorted(UNBUILT))

@@ -57,6 +57,7 @@ class Bench:
 
         self.boundary = cc.Boundary(
             [cc.tool(name="give", kind=kind)(give)],
+            repeated_call_note=False,
             store=self.memory if store is None else store,
             placement=placement or cc.Placement(LIMIT),
             on_event=self.events.append,

@@ -22,19 +22,20 @@ from coatcheck.boundary.approval import IN_THIS_PROCESS, Approvals, Sealer
 from coatcheck.boundary.chain import Entrance, Inside, Middleware, StepName, compose, place
 from coatcheck.boundary.execution import Execution, Peek
 from coatcheck.boundary.producing import OpenStreams
+from coatcheck.boundary.record import SealedSession, SessionState, fact_to_write, row_again, row_to_write
 from coatcheck.boundary.session import Session
 from coatcheck.boundary.slots import RunningThreads
 from coatcheck.boundary.tool import Tool, as_tool
-from coatcheck.decision import Decision, Fingerprint
 from coatcheck.dispatch import Dispatch, Limit
-from coatcheck.errors import ConfigurationError, RenderingError
+from coatcheck.effects.graph import SkillGraph
+from coatcheck.effects.instructions import InstructionCatalog
+from coatcheck.effects.routing import Posture
+from coatcheck.effects.turn import check_declarations
+from coatcheck.errors import ConfigurationError
 from coatcheck.events import AnyEvent, Event
 from coatcheck.flow import flow_of
 from coatcheck.outcome import Outcome, Pending, size_of
 from coatcheck.results.binary import MAX_ATTACHED_BYTES
-from coatcheck.results.conversion import canonical
-from coatcheck.results.envelope import Encoded
-from coatcheck.results.reading import Declared
 from coatcheck.scope import Scope
 from coatcheck.settings import check_duration, check_whole
 from coatcheck.steps.ceiling import CeilingStep
@@ -81,6 +82,12 @@ class Boundary:
         ledger_values: keep the values that rules changed on the ledger, not only their fingerprints.
         max_collected_bytes: how much of one stream is held in memory where something needs it as a whole: a rule that
             judges whole results, or a boundary with neither placement nor truncation. A larger one is denied, or fails.
+        graph: the skills that a run moves between, and what moves it; see `Session.next_turn`.
+        instructions: what a tool may require to be delivered.
+        posture: what the model may pick itself: ``assist``: any skill of the graph; ``guard``: one that is reachable;
+            ``rails``: none.
+        repeated_call_note: tell the model, once, when a call came to the very same as one before. Nothing is blocked.
+        coverage_in_answers: `Session.compose_answer` adds the block that says what an answer covers.
         clock: aware UTC now; tests inject their own.
 
     Attributes:
@@ -108,6 +115,11 @@ class Boundary:
         on_event: Callable[[AnyEvent], object] | None = None,
         ledger_values: bool = False,
         max_collected_bytes: int = MAX_COLLECTED,
+        graph: SkillGraph | None = None,
+        instructions: InstructionCatalog | None = None,
+        posture: Posture = "guard",
+        repeated_call_note: bool = True,
+        coverage_in_answers: bool = False,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         _check_sequences(tools=tools, rules=rules, middleware=middleware)
@@ -125,6 +137,16 @@ class Boundary:
         self._approval_ttl = _checked_ttl(approval_ttl)
         self._ledger_values = ledger_values
         self._collect = check_whole("Boundary(max_collected_bytes=...)", max_collected_bytes)
+        check_declarations(graph, instructions, posture)
+        if not isinstance(repeated_call_note, bool):
+            raise ConfigurationError("Boundary(repeated_call_note=...) must be True or False")
+        self.graph = graph
+        self.instructions = instructions
+        self.posture: Posture = posture
+        self.repeated_call_note = repeated_call_note
+        if not isinstance(coverage_in_answers, bool):
+            raise ConfigurationError("Boundary(coverage_in_answers=...) must be True or False")
+        self.coverage_in_answers = coverage_in_answers
         self.streams: OpenStreams = OpenStreams()
         self._threads = RunningThreads()
         self._limits: WeakKeyDictionary[Tool[..., Any], Limit] = WeakKeyDictionary()
@@ -258,9 +280,9 @@ class Boundary:
             ConfigurationError: for bytes that are no session, or were not sealed with this boundary's secret.
         """
         try:
-            sealed = msgspec.json.decode(data, type=_SealedSession)
-            state = msgspec.json.decode(sealed.state, type=_SessionState)
-            rows = [_row_again(row) for row in state.decisions]
+            sealed = msgspec.json.decode(data, type=SealedSession)
+            state = msgspec.json.decode(sealed.state, type=SessionState)
+            rows = [row_again(row) for row in state.decisions]
         except (msgspec.DecodeError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise ConfigurationError(f"session_from_bytes: these bytes are no session ({error})") from None
         if state.turn < 0:
@@ -268,17 +290,23 @@ class Boundary:
         if self.sealer.portable and not self.sealer.is_seal(_SESSION, sealed.state, sealed.seal):
             raise ConfigurationError("session_from_bytes: these bytes were not sealed with this boundary's secret")
         session = Session(self, state.scope, turn=state.turn)
-        session.restore(rows, state.declared)
+        session.restore(rows, state.declared, state.run, state.landings)
         return session
 
-    def seal_session(
-        self, scope: Scope, turn: int, decisions: tuple[Decision, ...], declared: tuple[Declared, ...]
-    ) -> bytes:
+    def seal_session(self, session: Session) -> bytes:
         """What `Session.to_bytes` returns."""
-        rows, facts = tuple(map(_row_to_write, decisions)), tuple(map(_fact_to_write, declared))
-        state = msgspec.json.encode(_SessionState(scope, turn, rows, facts))
+        state = msgspec.json.encode(
+            SessionState(
+                session.scope,
+                session.turn,
+                tuple(map(row_to_write, session.decisions)),
+                tuple(map(fact_to_write, session.declared_coverage)),
+                session.turn_state,
+                session.landings,
+            )
+        )
         seal = self.sealer.seal(_SESSION, state) if self.sealer.portable else b""
-        return msgspec.json.encode(_SealedSession(msgspec.Raw(state), seal))
+        return msgspec.json.encode(SealedSession(msgspec.Raw(state), seal))
 
     async def net(self, call: Dispatch, outcome: Outcome) -> Outcome:
         """An outcome that was made outside of the chain, under the last limit all the same."""
@@ -319,58 +347,6 @@ class Boundary:
             _log.warning("the boundary closes while a thread of the tool %s still runs; it cannot be stopped", name)
         if lifespan is not None:
             await lifespan.__aexit__(kind, error, traceback)
-
-
-class _SessionState(msgspec.Struct, frozen=True):
-    scope: Scope
-    turn: int
-    decisions: tuple[Decision, ...]
-    declared: tuple[Declared, ...]
-
-
-class _SealedSession(msgspec.Struct, frozen=True):
-    state: msgspec.Raw
-    seal: bytes = b""
-
-
-class _Value(msgspec.Struct, frozen=True):
-    """A value on the ledger, written so that none can be taken for a fingerprint."""
-
-    value: Any
-
-
-# Each value is made canonical by itself: it was delivered once, so it can be, and it stands no deeper than it did.
-def _row_to_write(row: Decision) -> Decision:
-    return msgspec.structs.replace(row, before=_to_write(row.before), after=_to_write(row.after))
-
-
-def _fact_to_write(fact: Declared) -> Declared:
-    names = ("checked", "not_checked", "cannot_cover")
-    return msgspec.structs.replace(fact, **{name: tuple(map(_writable, getattr(fact, name))) for name in names})
-
-
-def _writable(value: Any) -> Any:
-    """The value as JSON carries it; a sentence in the place of one that was changed since it was delivered."""
-    if isinstance(value, Encoded):
-        value = value.raw.decode(errors="replace")
-    try:
-        return canonical(value)
-    except RenderingError as error:
-        return f"[a value that JSON cannot carry any more: {error.problem}]"
-
-
-def _to_write(kept: Any) -> Any:
-    return kept if kept is None or isinstance(kept, Fingerprint) else _Value(_writable(kept))
-
-
-def _row_again(row: Decision) -> Decision:
-    return msgspec.structs.replace(row, before=_again(row.before), after=_again(row.after))
-
-
-def _again(written: Any) -> Any:
-    if written is None:
-        return None
-    return written["value"] if "value" in written else msgspec.convert(written, Fingerprint)
 
 
 async def _cut(truncation: Truncation, call: Dispatch, outcome: Outcome) -> Outcome:

@@ -51,6 +51,11 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     on_event: _Object | msgspec.UnsetType = msgspec.UNSET
     ledger_values: bool | msgspec.UnsetType = msgspec.UNSET
     max_collected_bytes: int | msgspec.UnsetType = msgspec.UNSET
+    graph: _Object | msgspec.UnsetType = msgspec.UNSET
+    instructions: _Object | msgspec.UnsetType = msgspec.UNSET
+    posture: str | msgspec.UnsetType = msgspec.UNSET
+    repeated_call_note: bool | msgspec.UnsetType = msgspec.UNSET
+    coverage_in_answers: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
@@ -74,7 +79,7 @@ def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
     for name in ("tools", "rules", "middleware"):
         if name in settings:
             settings[name] = [_load(spec, f"$.{name}[{index}]") for index, spec in enumerate(settings[name])]
-    for name in ("approvals", "on_event"):
+    for name in ("approvals", "on_event", "graph", "instructions"):
         if name in settings:
             settings[name] = _load(settings[name], f"$.{name}")
     for name in ("rule_timeout", "approval_ttl"):

@@ -6,40 +6,9 @@ import contextlib
 
 import msgspec
 
-from coatcheck.dispatch import Dispatch
-from coatcheck.effects.judgement import judge, note_for
-from coatcheck.events import EffectJudged
 from coatcheck.outcome import Marker, Outcome, Placed, Truncated
 
-__all__ = ["MAX_NOTES", "judged", "with_notes"]
-
-MAX_NOTES = 8
-"""How many refusals of one call are told to the model; the rest is told as a number, and by events."""
-
-
-def judged(outcome: Outcome, call: Dispatch) -> Outcome:
-    """Judge what the tool asked for: an event for each effect, and a note to the model for each that is refused."""
-    notes: list[str] = []
-    for judgement in judge(outcome.effects, outcome.malformed):
-        if call.emit is not None:
-            call.emit(
-                EffectJudged(
-                    tool=outcome.tool,
-                    call_id=outcome.call_id,
-                    turn=call.turn,
-                    kind=judgement.kind,
-                    outcome=judgement.outcome,
-                    reason=judgement.reason,
-                    target_skill_id=judgement.target_skill_id,
-                    instruction_id=judgement.instruction_id,
-                    delivery_lease=judgement.delivery_lease,
-                )
-            )
-        if judgement.outcome == "refused":
-            notes.append(note_for(judgement))
-    if len(notes) > MAX_NOTES:
-        notes[MAX_NOTES:] = [f"[{len(notes) - MAX_NOTES} more effects were refused in the same way.]"]
-    return with_notes(outcome, tuple(notes)) if notes else outcome
+__all__ = ["with_notes"]
 
 
 def with_notes(outcome: Outcome, notes: tuple[str, ...]) -> Outcome:

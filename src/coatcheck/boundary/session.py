@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 import anyio
 import msgspec
@@ -18,13 +18,26 @@ from coatcheck.artifacts.meta import Artifact, read_clock
 from coatcheck.boundary.approval import objection
 from coatcheck.boundary.batch import Batch, Place
 from coatcheck.boundary.chain import Entrance
-from coatcheck.boundary.notes import judged
+from coatcheck.boundary.notes import with_notes
+from coatcheck.boundary.record import record_lines
 from coatcheck.boundary.tool import MAX_NAME_CHARS, Tool, as_tool
+from coatcheck.boundary.turns import Turns
 from coatcheck.call import ToolCall, read_arguments
 from coatcheck.decision import Decision
 from coatcheck.dispatch import Approval, Dispatch, is_stray
+from coatcheck.effects.repeats import Landing, RepeatedCalls, note_on_repeat
+from coatcheck.effects.routing import Picked
+from coatcheck.effects.state import TurnState
+from coatcheck.effects.turn import Turn
 from coatcheck.errors import ConfigurationError, IntegrityError
-from coatcheck.events import ArtifactRefused, ArtifactResolved, BatchBudgetUnmet, ToolEnded, ToolStarted
+from coatcheck.events import (
+    ArtifactRefused,
+    ArtifactResolved,
+    BatchBudgetUnmet,
+    CallRepeated,
+    ToolEnded,
+    ToolStarted,
+)
 from coatcheck.flow import FLOWING
 from coatcheck.outcome import (
     AnyOutcome,
@@ -32,10 +45,12 @@ from coatcheck.outcome import (
     Outcome,
     Pending,
     PendingCall,
+    Placed,
     failed,
     settle,
     size_of,
 )
+from coatcheck.results.answer import compose_answer
 from coatcheck.results.reading import Declared
 from coatcheck.results.shapes import clip, legible
 from coatcheck.scope import Scope
@@ -76,6 +91,10 @@ class Session:
         self._emit = boundary.emit
         self._guarded: dict[str, Entrance] = {}
         self._wrapped: dict[str, Tool[..., Any]] = {}
+        self._turns = Turns(boundary.graph, boundary.instructions, boundary.posture, boundary.emit)
+        self._graph = boundary.graph
+        self._host_turns = boundary.graph is not None or boundary.instructions is not None
+        self._repeats = RepeatedCalls() if boundary.repeated_call_note else None
         self._ledger: deque[Decision] = deque(maxlen=MAX_LEDGER_ROWS)
         self._declared: deque[Declared] = deque(maxlen=_MAX_DECLARED)
 
@@ -97,6 +116,23 @@ class Session:
         """What the tools of this conversation declared about absence and coverage, oldest first."""
         return tuple(self._declared)
 
+    def record(self) -> str:
+        """The ledger's undrained rows and the declared coverage as JSON Lines, for a log or a file.
+
+        Every line is one object; ``record`` is ``decision`` or ``declared``, and the other fields are those of
+        `Decision` or `Declared` (``coatcheck schema`` describes both). Arguments and results are in it only where
+        ``ledger_values=True`` keeps them on the ledger.
+        """
+        return record_lines(self.decisions, self.declared_coverage)
+
+    def compose_answer(self, text: str) -> str:
+        """An answer of the model, with the block that says what it covers.
+
+        That is for a boundary with ``coverage_in_answers=True``; any other answer comes back as it is, and so does one
+        where nothing was declared. The block itself is `coatcheck.compose_answer`.
+        """
+        return compose_answer(text, self.declared_coverage) if self._boundary.coverage_in_answers else text
+
     # --- calls ---
 
     async def call(
@@ -117,7 +153,7 @@ class Session:
         """
         if not isinstance(name, str):
             raise TypeError(f"call(name, arguments): name must be text, not {type(name).__name__}")
-        self.turn = turn = self.turn + 1
+        self.turn = turn = self._open_turn() if self._host_turns else self.turn + 1
         if not (
             len(name) <= MAX_NAME_CHARS
             and name.isascii()
@@ -127,24 +163,36 @@ class Session:
         if arguments is None:
             arguments = {}
         rows: list[Decision] = []
-        emit, chain = self._emit, self._chain
+        emit, chain, repeats = self._emit, self._chain, self._repeats
+        spoken = None if repeats is None else repeats.fingerprint(arguments)
         call = Dispatch(name, arguments, call_id, self.scope, turn, rows, emit)  # type: ignore[arg-type]  # read next
         if emit is not None or type(arguments) is not dict:
             self._started(call, 1)
             began = perf_counter()
             outcome = await self._entered(call, chain)
-            return self._finished(outcome, call, perf_counter() - began)
+            final = self._finished(outcome, call, perf_counter() - began, spoken)
+            self._turns.end_batch(turn)
+            return final
         try:  # as `_entered`, and one coroutine less
             outcome = await chain(call)
             if self._streams.open or size_of(outcome) == FLOWING:
                 outcome = await self._boundary.finish_streams(call, outcome)
         except BaseException as error:  # noqa: BLE001
             outcome = await self._survived(call, error)
-        if outcome.effects or outcome.malformed or outcome.declared:
-            return self._finished(outcome, call, 0.0)
+        if outcome.effects or outcome.malformed or outcome.declared or self._graph is not None:
+            return self._finished(outcome, call, 0.0, spoken)
         if rows:  # as `_finished`, where there is nothing else to put on record
             self._ledger.extend(rows)
-        return settle(outcome, rows)
+        final = settle(outcome, rows)
+        if repeats is not None and final.executed and repeats.landed(name, spoken, final.held) == 2:
+            return self._told(final, name)
+        return final
+
+    def _told(self, final: AnyOutcome, name: str) -> AnyOutcome:
+        """A final outcome with the note on a repeated call; not in a ticket: equal results give equal tickets."""
+        if isinstance(final, Placed):
+            return final
+        return cast("AnyOutcome", with_notes(final, (note_on_repeat(name),)))
 
     async def call_batch(self, calls: Sequence[ToolCall]) -> list[AnyOutcome]:
         """Take all calls of one model turn through the chain.
@@ -156,8 +204,8 @@ class Session:
         for index, call in enumerate(calls):
             if not isinstance(call, ToolCall):
                 raise TypeError(f"calls[{index}] must be a ToolCall, not {type(call).__name__}")
-        self.turn += 1
-        turn = self.turn
+        self.turn = turn = self._open_turn() if self._host_turns else self.turn + 1
+        spoken = [None if self._repeats is None else self._repeats.fingerprint(call.arguments) for call in calls]
         batch = Batch(len(calls), self._boundary.batch_budget)
         entered = [
             Dispatch(
@@ -198,7 +246,11 @@ class Session:
         budget, chars = self._boundary.batch_budget, sum(size_of(outcome) for outcome in outcomes.values())
         if budget is not None and chars > budget and self._emit is not None:
             self._emit(BatchBudgetUnmet(tool=None, call_id=None, turn=turn, budget=budget, chars=chars))
-        return [self._finished(outcomes[index], call, took[index]) for index, call in enumerate(entered)]
+        finals = [
+            self._finished(outcomes[index], call, took[index], spoken[index]) for index, call in enumerate(entered)
+        ]
+        self._turns.end_batch(turn)
+        return finals
 
     async def resume(
         self, pending: Pending | PendingCall | bytes, *, approved: bool, by: str, note: str | None = None
@@ -242,7 +294,9 @@ class Session:
         began = perf_counter()
         chain = self._guarded.get(sealed.tool, self._chain)
         outcome = await self._entered(call, chain)
-        return self._finished(outcome, call, perf_counter() - began)
+        final = self._finished(outcome, call, perf_counter() - began)
+        self._turns.end_batch(self.turn)
+        return final
 
     async def _claim(self, sealed: PendingCall) -> str | None:
         claimed = False
@@ -293,14 +347,53 @@ class Session:
         async def guarded(*args: _P.args, **kwargs: _P.kwargs) -> AnyOutcome:
             if args:
                 raise TypeError(f"{tool.name} is guarded: give its arguments by name, as a model does")
-            self.turn += 1
+            self.turn = self._open_turn() if self._host_turns else self.turn + 1
+            spoken = None if self._repeats is None else self._repeats.fingerprint(kwargs)
             call = Dispatch(tool.name, dict(kwargs), None, self.scope, self.turn, [], self._emit)
             began = perf_counter()
             self._started(call, 1)
             outcome = await self._entered(call, chain)
-            return self._finished(outcome, call, perf_counter() - began)
+            final = self._finished(outcome, call, perf_counter() - began, spoken)
+            self._turns.end_batch(self.turn)
+            return final
 
         return guarded
+
+    # --- turns ---
+
+    def next_turn(self) -> Turn:
+        """Open the next turn of the run, before a model call: where it is now, and what the model is to be told.
+
+        From then on the turns are the host's: calls belong to the one that is open.
+        """
+        if not self._host_turns:
+            self._host_turns = True
+            self._turns.state = msgspec.structs.replace(self._turns.state, number=self.turn)
+        turn = self._turns.advance()
+        self.turn = turn.number
+        return turn
+
+    def pick(self, skill: str) -> Picked:
+        """Take the model's own pick of the next skill, under the boundary's posture; the text is for the model."""
+        if not isinstance(skill, str):
+            raise TypeError(f"pick(skill) takes the id of a skill, not {type(skill).__name__}")
+        return self._turns.pick(skill, self.turn)
+
+    @property
+    def turn_state(self) -> TurnState:
+        """Where the run is, and what the open turn has asked for so far."""
+        return self._turns.state
+
+    @property
+    def landings(self) -> tuple[Landing, ...]:
+        """What is remembered of calls, for the note on a repeated one."""
+        return () if self._repeats is None else self._repeats.landings()
+
+    def _open_turn(self) -> int:
+        """The number of the turn that the host opened; the first call before any opens turn 1."""
+        if not self._turns.state.number:
+            self._turns.state = msgspec.structs.replace(self._turns.state, number=1)
+        return self._turns.state.number
 
     # --- refs ---
 
@@ -342,10 +435,20 @@ class Session:
         `Boundary.session_from_bytes` makes it a session again, on any replica. On a boundary with a
         ``secret`` it is sealed, and only what was sealed with the same secret is taken back.
         """
-        return self._boundary.seal_session(self.scope, self.turn, self.decisions, self.declared_coverage)
+        return self._boundary.seal_session(self)
 
-    def restore(self, decisions: Sequence[Decision], declared: Sequence[Declared]) -> None:
+    def restore(
+        self,
+        decisions: Sequence[Decision],
+        declared: Sequence[Declared],
+        run: TurnState = TurnState(),  # noqa: B008 - frozen
+        landings: Sequence[Landing] = (),
+    ) -> None:
         """Put back what `to_bytes` kept."""
+        self._turns.state = run
+        self._host_turns = self._host_turns or run.number > 0
+        if self._repeats is not None:
+            self._repeats = RepeatedCalls(landings)
         self._ledger.extend(decisions)
         self._declared.extend(declared)
 
@@ -378,12 +481,20 @@ class Session:
             return _broken(call, error)
         raise error
 
-    def _finished(self, outcome: Outcome, call: Dispatch, seconds: float) -> AnyOutcome:
+    def _finished(self, outcome: Outcome, call: Dispatch, seconds: float, spoken: bytes | None = None) -> AnyOutcome:
         """Judge the effects, put rows and facts on record, and make the outcome final."""
-        if (outcome.effects or outcome.malformed) and outcome.executed and not outcome.error:
-            outcome = judged(outcome, call)
+        read = outcome.text if spoken is not None and outcome.executed else ""
+        notes = self._turns.judge(outcome, call) if outcome.effects or outcome.malformed else []
+        if self._repeats is not None and outcome.executed and self._repeats.landed(call.name, spoken, read) == 2:
+            if not isinstance(outcome, Placed):  # equal results give equal tickets, and the ref says it
+                notes.append(note_on_repeat(call.name))
+            if self._emit is not None:
+                self._emit(CallRepeated(tool=outcome.tool, call_id=outcome.call_id, turn=call.turn, occurrences=2))
+        if notes:
+            outcome = with_notes(outcome, tuple(notes))
         rows = call.rows
         final = settle(outcome, rows)
+        self._turns.land(final)
         if rows:
             self._ledger.extend(rows)
         if final.declared:

@@ -21,6 +21,8 @@ _GROUPS: dict[str, tuple[type, ...]] = {
     "Event": get_args(cc.AnyEvent),
     "Outcome": get_args(cc.AnyOutcome),
     "Decision": (cc.Decision,),
+    "Declared": (cc.Declared,),
+    "Turn": (cc.Turn,),
     "Ticket": (cc.Ticket,),
     "Command": (Report, Verdict, Usage, cc.ArtifactMeta, cc.Swept),
 }
