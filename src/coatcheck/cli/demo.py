@@ -1,8 +1,8 @@
 """``coatcheck demo``: one session, without a model, over files that lie on every machine with Python.
 
 This is the frame: the command, and the boundary as an operator builds it. The tools and the rules are in
-`coatcheck.cli.demo_tools`; what happens with them is told by `coatcheck.cli.demo_story`, by `demo_stream` and by
-`demo_batch`.
+`coatcheck.cli.demo_tools`; what happens with them is told by `coatcheck.cli.demo_story`, `demo_stream` and
+`demo_batch`, and in a second act by `demo_run`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import coatcheck as cc
 from coatcheck.cli import demo_story as story
 from coatcheck.cli.demo_batch import batch
 from coatcheck.cli.demo_page import Page, Unmet
+from coatcheck.cli.demo_run import run
 from coatcheck.cli.demo_stream import streamed
 from coatcheck.cli.demo_tools import RULES, TOOLS, note_saver
 
@@ -78,4 +79,5 @@ async def tell(page: Page, folder: Path) -> None:
         await story.denied(page, session, notes)
         await story.failed(page, session)
         await batch(page, session, other_server, notes)
+        await run(page, story.SCOPE)
         story.summary(page, session)

@@ -89,6 +89,11 @@ class Page:
         self._entry("outcome", [f"{type(outcome).__name__}; {status}; {ran}"], "bold cyan")
         self._entry("ledger", [_spell(row) for row in outcome.decisions] or ["no rule was asked"])
 
+    def answer(self, text: str) -> None:
+        """What a model says to a person."""
+        self._begin("answer")
+        self._barred("answer", text)
+
     def expect(self, outcome: Outcome, kind: type[_O], *, status: str | None = None) -> _O:
         """The outcome, if it is of this kind and has this status.
 
