@@ -15,6 +15,7 @@ QUICKLY = {
     "dispatch": ["--quick"],
     "import_time": ["--rounds", "1"],
     "placement": ["--quick"],
+    "revisions": ["--rounds", "1", "--slots", "1"],
     "store_size": ["--quick"],
     "streams": ["--quick"],
 }

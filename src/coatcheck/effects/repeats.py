@@ -2,8 +2,8 @@
 
 A model that asks the same again is told so once, on exactly the second landing (`reference/behaviour.md` 10). Nothing
 is blocked. Two calls are the same only where the tool, the arguments (keys sorted at every depth, lists in order) and
-the whole text are equal: they are the keys of a dict, which compares them, so that no hash decides. What is too long to
-be kept is compared by its SHA-256. Arguments that are not plain JSON are the same as no others.
+the whole text are equal: all of them are compared, so that no hash decides. What is too long to be kept is compared by
+its SHA-256. Arguments that are not plain JSON are the same as no others.
 
 A session remembers at least the last `WINDOW` landings that differ from each other, and at most twice as many. Every
 call pays for this, so that it is one look into a dict: landings are forgotten a generation at a time, and a digest is
@@ -29,6 +29,7 @@ WINDOW = 16
 
 _KEPT = 2_048  # characters of a text, bytes of arguments; what is longer is kept as its digest
 _NO_ARGUMENTS = b"{}"
+_NONE: tuple[Any, ...] = ()
 _ATOMS = frozenset({str, int, bool, type(None)})
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -47,8 +48,11 @@ class Landing(msgspec.Struct, frozen=True, array_like=True):
     times: Annotated[int, msgspec.Meta(ge=1)]
 
 
-_Key: TypeAlias = tuple[str, bytes, str | bytes]
-"""The tool, the fingerprint of the arguments, and the text, or the digest of a long one."""
+_Key: TypeAlias = tuple[str, bytes, int]
+"""The tool, the fingerprint of the arguments, and the length of the text: a text is compared, and never hashed."""
+
+_Cell: TypeAlias = list[Any]
+"""A text, or the digest of a long one, and how often it landed; in a cell, so that to count on is one look."""
 
 
 class RepeatedCalls:
@@ -58,12 +62,12 @@ class RepeatedCalls:
         landings: what `landings` gave, maybe on another replica.
     """
 
-    __slots__ = ("_old", "_restored", "_young")
+    __slots__ = ("_count", "_old", "_restored", "_young")
 
     def __init__(self, landings: Sequence[Landing] = ()) -> None:
-        # How often, in a cell, so that to count on is one look.
-        self._young: dict[_Key, list[int]] = {}
-        self._old: dict[_Key, list[int]] = {}
+        self._young: dict[_Key, list[_Cell]] = {}
+        self._old: dict[_Key, list[_Cell]] = {}
+        self._count = 0  # of the young ones
         self._restored: dict[int, dict[bytes, Landing]] = {}
         for landing in landings[-2 * WINDOW :]:
             self._restored.setdefault(landing.chars, {})[landing.digest] = landing
@@ -82,8 +86,11 @@ class RepeatedCalls:
             return _NO_ARGUMENTS
         try:
             found = arguments if type(arguments) is dict else read_arguments(arguments)
-            if not _is_plain(found):  # a sentence about what is wrong with them, for one
+            if type(found) is not dict:  # a sentence about what is wrong with them, for one
                 return None
+            for key, item in found.items():
+                if type(key) is not str or (type(item) not in _ATOMS and not _is_plain(item)):
+                    return None
             data = _encode(found)
         except Exception:  # noqa: BLE001 - a depth or a number that JSON does not carry; it is the same as no other
             return None
@@ -102,32 +109,40 @@ class RepeatedCalls:
         """
         if arguments is None:
             return 0
-        key: _Key = (tool, arguments, text if len(text) <= _KEPT else hashlib.sha256(_bytes(text)).digest())
-        cell = self._young.get(key)
-        if cell is None:
-            cell = self._made_young(key)
-        cell[0] += 1
-        return cell[0]
+        key = tool, arguments, len(text)
+        kept = text if len(text) <= _KEPT else hashlib.sha256(_bytes(text)).digest()
+        for cell in self._young.get(key, _NONE):
+            if cell[0] == kept:
+                cell[1] += 1
+                return int(cell[1])
+        cell = self._made_young(key, kept)
+        cell[1] += 1
+        return int(cell[1])
 
-    def _made_young(self, key: _Key) -> list[int]:
+    def _made_young(self, key: _Key, kept: str | bytes) -> _Cell:
         """How often a landing was seen that is not among the young ones, which it is from now on."""
-        cell = self._old.pop(key, None)
-        if cell is None:
+        old = self._old.get(key, [])
+        cell = next((each for each in old if each[0] == kept), None)
+        if cell is not None:
+            old.remove(cell)
+        else:
             restored = self._restored.get(_chars(key))
-            before = restored.pop(_digest(key), None) if restored else None
-            cell = [0 if before is None else before.times]
-        if len(self._young) >= WINDOW:
-            self._young, self._old = {}, self._young
-        self._young[key] = cell
+            before = restored.pop(_digest(key, kept), None) if restored else None
+            cell = [kept, 0 if before is None else before.times]
+        if self._count >= WINDOW:
+            self._young, self._old, self._count = {}, self._young, 0
+        self._young.setdefault(key, []).append(cell)
+        self._count += 1
         return cell
 
     def landings(self) -> tuple[Landing, ...]:
         """What is remembered, the older generation first; at most twice `WINDOW`, some forty bytes of JSON each."""
         restored = [landing for found in self._restored.values() for landing in found.values()]
         seen = [
-            Landing(_digest(key), _chars(key), times)
+            Landing(_digest(key, kept), _chars(key), times)
             for generation in (self._old, self._young)
-            for key, (times,) in generation.items()
+            for key, cells in generation.items()
+            for kept, times in cells
         ]
         return (*restored, *seen)[-2 * WINDOW :]
 
@@ -159,13 +174,12 @@ def _bytes(text: str) -> bytes:
 
 
 def _chars(key: _Key) -> int:
-    text = key[2]
-    return len(text) if isinstance(text, str) else _KEPT + 1
+    return min(key[2], _KEPT + 1)
 
 
-def _digest(key: _Key) -> bytes:
+def _digest(key: _Key, kept: str | bytes) -> bytes:
     """What a landing is known by in another process; its parts cannot run into each other."""
-    tool, arguments, text = _bytes(key[0]), key[1], key[2]
+    tool, arguments = _bytes(key[0]), key[1]
     head = b"%d %d %d\n" % (len(tool), len(arguments), _chars(key))
-    told = head + tool + arguments + (_bytes(text) if isinstance(text, str) else text)
+    told = head + tool + arguments + (_bytes(kept) if isinstance(kept, str) else kept)
     return hashlib.sha256(told).digest()[:20]
