@@ -155,9 +155,10 @@ class Session:
             raise TypeError(f"call(name, arguments): name must be text, not {type(name).__name__}")
         self.turn = turn = self._open_turn() if self._host_turns else self.turn + 1
         if not (
-            len(name) <= MAX_NAME_CHARS
+            type(name) is str
+            and len(name) <= MAX_NAME_CHARS
             and name.isascii()
-            and (call_id is None or (isinstance(call_id, str) and call_id.isascii()))
+            and (call_id is None or (type(call_id) is str and call_id.isascii()))
         ):
             name, call_id = _as_name(name), _as_id(call_id)
         if arguments is None:
@@ -445,8 +446,10 @@ class Session:
         landings: Sequence[Landing] = (),
     ) -> None:
         """Put back what `to_bytes` kept."""
-        self._turns.state = run
         self._host_turns = self._host_turns or run.number > 0
+        if self._host_turns and run.number < self.turn:  # its turns were counted before the host declared a graph
+            run = msgspec.structs.replace(run, number=self.turn)
+        self._turns.state = run
         if self._repeats is not None:
             self._repeats = RepeatedCalls(landings)
         self._ledger.extend(decisions)
@@ -523,12 +526,12 @@ def _text_or(found: object, otherwise: _T) -> str | _T:
 
 def _as_name(name: object) -> str:
     """What a model spoke as a tool's name, bounded; what is cut is longer than the name of any tool."""
-    spoken = legible(name if isinstance(name, str) else str(name))
+    spoken = legible(str.__str__(name) if isinstance(name, str) else str(name))
     return spoken if len(spoken) <= MAX_NAME_CHARS else spoken[:MAX_NAME_CHARS] + "…"
 
 
 def _as_id(call_id: object) -> str | None:
-    return None if call_id is None else legible(call_id if isinstance(call_id, str) else str(call_id))
+    return None if call_id is None else legible(str.__str__(call_id) if isinstance(call_id, str) else str(call_id))
 
 
 def _broken(call: Dispatch, error: BaseException) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -52,7 +52,7 @@ class Turns:
         """Judge what a result asks for: an event for each effect, and a note to the model for each that is refused."""
         judged = judge_effects(self.state, outcome, graph=self.graph, catalog=self._instructions)
         self.state = judged.state
-        self._losers += judged.losers
+        self._lost(judged.losers)
         notes: list[str] = []
         for judgement in judged.judgements:
             if self._emit is not None:
@@ -71,9 +71,13 @@ class Turns:
         landed = land(self.state, outcome, self.graph)
         self.state = landed.state
         if landed.loser is not None:
-            self._losers.append(landed.loser)
+            self._lost([landed.loser])
         for index, error in landed.broken:
             _log.error("the predicate of SkillGraph.edges[%d] failed, and matched nothing", index, exc_info=error)
+
+    def _lost(self, moves: Sequence[Move]) -> None:
+        if self._emit is not None:  # they are kept for the event alone
+            self._losers += moves
 
     def end_batch(self, turn: int) -> None:
         """Put on record who won where the results of a batch wanted to go to different skills."""

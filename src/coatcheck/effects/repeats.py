@@ -82,9 +82,9 @@ class RepeatedCalls:
         Returns:
             What equal arguments and no others have in common; ``None`` where they are not plain JSON.
         """
-        if not arguments:
-            return _NO_ARGUMENTS
         try:
+            if not arguments:
+                return _NO_ARGUMENTS
             found = arguments if type(arguments) is dict else read_arguments(arguments)
             if type(found) is not dict:  # a sentence about what is wrong with them, for one
                 return None
@@ -92,7 +92,7 @@ class RepeatedCalls:
                 if type(key) is not str or (type(item) not in _ATOMS and not _is_plain(item)):
                     return None
             data = _encode(found)
-        except Exception:  # noqa: BLE001 - a depth or a number that JSON does not carry; it is the same as no other
+        except Exception:  # noqa: BLE001 - what JSON does not carry, and an object with opinions: the same as no other
             return None
         return data if len(data) <= _KEPT else b"#" + hashlib.sha256(data).digest()
 

@@ -42,7 +42,7 @@ class Landed(msgspec.Struct, frozen=True):
 
     state: TurnState
     loser: Move | None = None
-    broken: tuple[tuple[int, Exception], ...] = ()
+    broken: tuple[tuple[int, BaseException], ...] = ()
 
 
 class Picked(msgspec.Struct, frozen=True):
@@ -71,12 +71,15 @@ def land(state: TurnState, call: Delivered, graph: SkillGraph | None) -> Landed:
     """
     if graph is None or not call.executed or call.error:
         return Landed(state)
-    broken: list[tuple[int, Exception]] = []
+    broken: list[tuple[int, BaseException]] = []
     for index, edge in graph.leaving(state.skill):
         try:
             if not _matches(edge, call):
                 continue
-        except Exception as error:  # noqa: BLE001 - a host's predicate that raises has matched nothing, and is reported
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a host's predicate that raises, a cancelled future's result for
+            # one, has matched nothing, and is reported
             broken.append((index, error))
             continue
         move = Move(
