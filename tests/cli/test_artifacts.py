@@ -325,3 +325,12 @@ def test_rm_removes_what_is_damaged(program: Program) -> None:
     assert program("head", ref).exit_code == 1
     assert program("rm", ref).exit_code == 0
     assert program.files() == []
+
+
+def test_a_file_that_is_replaced_stays_as_private_as_it_was(program: Program, tmp_path: Path) -> None:
+    ref = program.put(b"secret")
+    target = tmp_path / "private"
+    target.write_bytes(b"old")
+    target.chmod(0o600)
+    assert program("get", ref, "-o", str(target)).exit_code == 0
+    assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"secret", 0o600)

@@ -97,17 +97,29 @@ def test_a_store_that_does_not_take_the_output_leaves_its_beginning_and_says_why
     assert done.stderr.count(b"\n") == 1
 
 
-def test_small_binary_is_not_printed_and_standard_error_says_how_to_store_it(program: Program) -> None:
+def test_small_binary_is_stored_since_there_is_nothing_to_attach_it_to(program: Program) -> None:
     done = program.run("exec", *python("import sys; sys.stdout.buffer.write(b'a\\xff' * 50)"))
-    assert done.returncode == 0
-    assert b"\xff" not in done.stdout
-    assert done.stdout.endswith(b"\n")
-    assert done.stderr == b"coatcheck: 100 bytes of binary are not shown; --max-inline-chars 1 stores them\n"
-    said = report(program, *python("import sys; sys.stdout.buffer.write(b'a\\xff' * 50)"))
-    assert [(part.media_type, part.data) for part in said.content] == [("application/octet-stream", b"a\xff" * 50)]
-    said = report(program, "--max-inline-chars", "1", *python("import sys; sys.stdout.buffer.write(b'a\\xff' * 50)"))
+    assert (done.returncode, done.stderr) == (0, b"")
+    ticket = msgspec.json.decode(done.stdout, type=cc.Ticket)
+    assert (ticket.media_type, ticket.bytes) == ("application/octet-stream", 100)
+    assert "nothing was lost" in ticket.reason
+    assert program.run("get", ticket.ref).stdout == b"a\xff" * 50
+    said = report(program, "--kind", "file/x", *python("import sys; sys.stdout.buffer.write(b'a\\xff' * 50)"))
+    assert (said.outcome, said.content) == ("Placed", ())
     assert said.ticket is not None
-    assert (said.ticket.media_type, said.ticket.bytes) == ("application/octet-stream", 100)
+    assert said.ticket.kind == "file/x"
+
+
+def test_a_command_whose_output_nobody_can_store_ends_by_itself(program: Program, tmp_path: Path) -> None:
+    store = f"file://{tmp_path}/small?max_bytes=1000"
+    done = tmp_path / "done"
+    script = f"seq 1 2000000; touch {done}; exit 3"
+    for status, ending in ((3, ""), (0, "; exit 0")):
+        done.unlink(missing_ok=True)
+        said = report(program, "--store", store, "--", "sh", "-c", script.replace("; exit 3", ending or "; exit 3"))
+        assert (said.outcome, said.exit_status, said.signal) == ("Truncated", status, None)
+        assert said.stdout_bytes == 14_888_896
+        assert done.exists()
 
 
 def test_text_that_turns_out_to_be_none_late_is_stored_as_bytes(program: Program) -> None:
@@ -247,7 +259,9 @@ def test_an_argument_that_is_no_text_reaches_the_command(program: Program) -> No
         capture_output=True,
         check=True,
     )
-    assert msgspec.json.decode(done.stdout, type=Report).content[0].data == b"a\xff"
+    ticket = msgspec.json.decode(done.stdout, type=Report).ticket
+    assert ticket is not None
+    assert program.run("get", ticket.ref).stdout == b"a\xff"
 
 
 def test_standard_input_is_the_commands(program: Program) -> None:

@@ -379,3 +379,21 @@ def test_many_runs_leave_no_process_and_lose_no_byte(program: Program) -> None:
             "/dev/zero",
         )
         assert (done.returncode, len(done.stdout)) == (0, size)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux kills a command with whoever started it")
+def test_a_command_does_not_outlive_a_coatcheck_that_is_killed(program: Program, tmp_path: Path) -> None:
+    pid, late = tmp_path / "pid", tmp_path / "late"
+    script = (
+        f"import os, time; open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(60); open({str(late)!r}, 'w')"
+    )
+    running = subprocess.Popen([COATCHECK, "exec", "--", sys.executable, "-c", script], env=program.environment)
+    deadline = time.monotonic() + 20
+    while not (pid.exists() and pid.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    running.kill()
+    running.wait()
+    while os.path.exists(f"/proc/{pid.read_text()}") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not os.path.exists(f"/proc/{pid.read_text()}")
+    assert not late.exists()

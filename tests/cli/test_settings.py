@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import coatcheck as cc
 from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.cli.settings import (
+    DEFAULT_LIMITS,
     chosen_scope,
     chosen_store,
     default_scope,
@@ -90,10 +91,16 @@ def test_by_default_the_store_is_a_directory_under_the_data_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/dana")
-    assert default_store_url({"XDG_DATA_HOME": "/data dir"}, "linux") == "file:///data%20dir/coatcheck/store"
-    assert default_store_url({}, "linux") == "file:///home/dana/.local/share/coatcheck/store"
+    assert (
+        default_store_url({"XDG_DATA_HOME": "/data dir"}, "linux")
+        == f"file:///data%20dir/coatcheck/store{DEFAULT_LIMITS}"
+    )
+    assert default_store_url({}, "linux") == f"file:///home/dana/.local/share/coatcheck/store{DEFAULT_LIMITS}"
     assert default_store_url({"XDG_DATA_HOME": "relative"}, "linux").startswith("file:///home/dana/.local")
-    assert default_store_url({}, "darwin") == "file:///home/dana/Library/Application%20Support/coatcheck/store"
+    assert (
+        default_store_url({}, "darwin")
+        == f"file:///home/dana/Library/Application%20Support/coatcheck/store{DEFAULT_LIMITS}"
+    )
     assert isinstance(chosen_store(None), DirectoryStore)
 
 

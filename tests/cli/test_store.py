@@ -57,7 +57,22 @@ def test_ls_for_a_person_has_a_line_an_artifact_that_moves_no_cursor(program: Pr
 
 
 def test_ls_of_an_empty_scope_prints_nothing(program: Program) -> None:
-    assert (program("ls").output, program("ls", "--json").output) == ("", "")
+    program.put(b"elsewhere")
+    assert [program("ls", *more, "--scope", "another").output for more in ([], ["--json"])] == ["", ""]
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_command_that_reads_makes_no_store_and_says_that_there_is_none(
+    program: Program, tmp_path: Path, there: bool
+) -> None:
+    path = tmp_path / "typo" / "store"
+    if there:
+        path.mkdir(parents=True, mode=0o755)
+    for arguments, code in ((["ls"], 0), (["stat"], 0), (["verify"], 0), (["get", "x"], 1), (["head", "x"], 1)):
+        result = program(*arguments, "--store", f"file://{path}")
+        assert result.exit_code == code
+        assert result.stderr.startswith(f"coatcheck: there is no store in {path} yet")
+        assert list(path.iterdir()) == [] if there else not path.parent.exists()
 
 
 def test_a_reader_that_goes_away_ends_ls_quietly(program: Program, tmp_path: Path) -> None:

@@ -118,6 +118,11 @@ class DirectoryStore:
         self._workers = Workers()
         self._turns = Turns()
 
+    @property
+    def path(self) -> Path:
+        """The directory; absolute once the store is open."""
+        return self._root.path
+
     async def put(
         self,
         scope: Scope,

@@ -20,7 +20,7 @@ from coatcheck.cli.edge import WRONG, command
 from coatcheck.cli.output import complain, goes_to_terminal, harmless, print_json, print_lines, spell_time, write
 from coatcheck.cli.progress import progress
 from coatcheck.cli.ranges import CharCutter, LineCutter, parse_lines, parse_slice
-from coatcheck.cli.settings import JsonOption, ScopeOption, StoreOption, chosen_scope, chosen_store
+from coatcheck.cli.settings import JsonOption, ScopeOption, StoreOption, chosen_scope, readable_store
 from coatcheck.errors import IntegrityError, InvalidRange
 from coatcheck.results.binary import is_textual
 
@@ -55,7 +55,7 @@ async def get(
     Exit codes: 0 done, 1 nothing there or damaged or not reachable, 2 usage.
     """
     whose = chosen_scope(scope)
-    async with chosen_store(store) as opened, opened.open(whose, ref) as reader:
+    async with readable_store(store) as opened, opened.open(whose, ref) as reader:
         if reader is None:
             complain(missing(ref))
             return WRONG
@@ -77,7 +77,7 @@ async def head(
     Exit codes: 0 done, 1 nothing there or damaged or not reachable, 2 usage.
     """
     whose = chosen_scope(scope)
-    async with chosen_store(store) as opened:
+    async with readable_store(store) as opened:
         meta = await opened.head(whose, ref)
     if meta is None:
         complain(missing(ref))
@@ -120,7 +120,7 @@ async def read(
     )
     start, end = parse_slice(":" if byte_range is None else byte_range)
     whose = chosen_scope(scope)
-    async with chosen_store(store) as opened, opened.open(whose, ref, start, end) as reader:
+    async with readable_store(store) as opened, opened.open(whose, ref, start, end) as reader:
         if reader is None:
             complain(missing(ref))
             return WRONG
@@ -152,7 +152,7 @@ async def rm(
     """
     code = 0
     whose = chosen_scope(scope)
-    async with chosen_store(store) as opened:
+    async with readable_store(store) as opened:
         for ref in dict.fromkeys(refs):
             try:
                 found = await opened.head(whose, ref) is not None
@@ -217,6 +217,8 @@ def _published(path: Path) -> Iterator[Callable[[bytes], object]]:
     beside = target.with_name(f".coatcheck-{secrets.token_hex(8)}.part")
     try:
         with open(beside, "xb") as file:
+            if target.exists():  # what was there is replaced, and not who may read it
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o777)
             yield file.write
         beside.replace(target)
     finally:

@@ -19,7 +19,7 @@ import msgspec
 import typer
 
 import coatcheck as cc
-from coatcheck.artifacts.ticket import MAX_TICKET_CHARS
+from coatcheck.artifacts.ticket import MAX_TICKET_CHARS, make_ticket
 from coatcheck.cli.edge import command
 from coatcheck.cli.ending import exit_code, signal_name
 from coatcheck.cli.output import complain, print_json, write
@@ -147,6 +147,10 @@ async def exec_command(
     try:
         async with run, boundary:
             outcome = await boundary.session(whose).call(name)
+            if isinstance(outcome, cc.Truncated):  # nobody takes the rest: the command is not to blame, and goes on
+                await run.discard()
+            if isinstance(outcome, cc.Inline) and outcome.content:
+                outcome = await _stored(outcome, boundary, whose, kind or f"tool-result/{name}", max_inline_chars)
     except asyncio.CancelledError:
         if run.interrupted is None:
             raise
@@ -159,6 +163,29 @@ async def exec_command(
         write(outcome.text.encode() + (b"" if whole else b"\n"))
     _remark(report)
     return report.exit_status
+
+
+async def _stored(
+    outcome: cc.Inline, boundary: cc.Boundary, scope: cc.Scope, kind: str, limit: int
+) -> cc.Inline | cc.Placed:
+    """Small binary, which a server would attach to a message, in the store: a command line has nothing to attach to."""
+    (blob,) = outcome.content
+    assert boundary.store is not None  # `exec_command` gave it one
+    try:
+        put = await boundary.store.put(scope, blob.data, kind=kind, media_type=blob.media_type)
+    except cc.StoreError:  # it is said that nothing is shown
+        return outcome
+    ticket = make_ticket(
+        tool=outcome.tool,
+        ref=put.meta.ref,
+        kind=kind,
+        media_type=put.meta.media_type,
+        size=len(blob.data),
+        bytes=len(blob.data),
+        limit=limit,
+        part=True,
+    )
+    return cc.Placed(tool=outcome.tool, text=ticket.to_json(), executed=True, ticket=ticket, tickets=(ticket,))
 
 
 def tool_name(argv: Sequence[str]) -> str:
@@ -206,7 +233,7 @@ def _remark(report: Report) -> None:
         complain(f"the output was not stored: {report.not_stored}")
     if report.content:
         size = sum(len(blob.data) for blob in report.content)
-        complain(f"{size} bytes of binary are not shown; --max-inline-chars 1 stores them")
+        complain(f"{size} bytes of binary could not be stored, and are not shown")
     if report.left_running:
         processes = "a process" if report.left_running == 1 else f"{report.left_running} processes"
         complain(f"the command left {processes} running; what it leaves behind is ended")

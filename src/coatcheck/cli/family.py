@@ -20,8 +20,9 @@ from contextlib import contextmanager, suppress
 from subprocess import Popen
 from typing import NamedTuple
 
-__all__ = ["Family", "adopting_orphans"]
+__all__ = ["Family", "adopting_orphans", "dies_with_parent"]
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _EXIT_GRACE = 0.2  # what has closed its streams already may be on its way out
 _TERM_GRACE = 1.0
@@ -122,6 +123,17 @@ class Family:
             if self._is_ours(process) and not process.alive:
                 with suppress(ChildProcessError):
                     os.waitpid(process.pid, os.WNOHANG)
+
+
+def dies_with_parent() -> Callable[[], object] | None:
+    """What a child has to do before it becomes the command, so that it is killed with this process, if that is killed.
+
+    Only Linux can do that, and only for the command itself: what it has started goes on.
+    """
+    if not _HAS_PROC:
+        return None
+    prctl = ctypes.CDLL(None).prctl  # looked up here: between fork and exec as little as possible should happen
+    return lambda: prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 @contextmanager

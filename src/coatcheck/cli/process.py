@@ -32,7 +32,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from coatcheck.cli.ending import Tail, describe_failure
-from coatcheck.cli.family import Family, adopting_orphans
+from coatcheck.cli.family import Family, adopting_orphans, dies_with_parent
 
 __all__ = ["CANNOT_RUN", "GRACE", "LINGER", "NOT_FOUND", "Command", "CommandFailed"]
 
@@ -122,15 +122,7 @@ class Command:
             CommandFailed: at the end: it could not be run, ran out of time, or ended with another exit status than 0.
         """
         self._start()
-        while True:
-            chunk = self._take()
-            if chunk is None:
-                await self._arrival()
-                continue
-            if not chunk:
-                break
-            self.out.add(chunk)
-            await asyncio.sleep(0)  # signals and timers get their turn, however fast the reader is
+        while chunk := await self._next():
             yield chunk
         await self._until(lambda: self.status is not None or self._is_over())
         await self._until(lambda: not self._relays or self._is_over())
@@ -138,7 +130,24 @@ class Command:
             timeout = self._timeout if self.timed_out else None
             raise CommandFailed(describe_failure(self._name, self.status, timeout, self.out, self.err))
 
+    async def discard(self) -> None:
+        """Let the command end by itself, where nobody takes the rest of its output."""
+        if self._family is None:
+            return
+        while await self._next():
+            pass
+        await self._until(lambda: self.status is not None or self._is_over())
+
     # --- its standard output ---
+
+    async def _next(self) -> bytes:
+        """The next chunk; empty at the end."""
+        while (chunk := self._take()) is None:
+            await self._arrival()
+        if chunk:
+            self.out.add(chunk)
+            await asyncio.sleep(0)  # signals and timers get their turn, however fast the reader is
+        return chunk
 
     def _take(self) -> bytes | None:
         """What is in the pipe, at most a chunk; empty at the end; ``None`` where there is nothing yet."""
@@ -178,7 +187,14 @@ class Command:
         out, its_out = os.pipe()
         err, its_err = os.pipe()
         try:
-            leader = Popen(self._argv, stdin=_stdin(), stdout=its_out, stderr=its_err, start_new_session=True)
+            leader = Popen(
+                self._argv,
+                stdin=_stdin(),
+                stdout=its_out,
+                stderr=its_err,
+                start_new_session=True,
+                preexec_fn=dies_with_parent(),
+            )
         except OSError as error:
             os.close(out)
             os.close(err)

@@ -16,18 +16,22 @@ import pwd
 import re
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated
 from urllib.parse import quote, unquote_to_bytes
 
 import typer
 
+from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.memory import MemoryStore
 from coatcheck.artifacts.open import open_store
 from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.cli.output import complain, harmless
 from coatcheck.errors import ConfigurationError
 from coatcheck.scope import Scope
 
 __all__ = [
+    "DEFAULT_LIMITS",
     "JsonOption",
     "ScopeOption",
     "StoreOption",
@@ -37,6 +41,7 @@ __all__ = [
     "default_store_url",
     "format_scope",
     "parse_scope",
+    "readable_store",
 ]
 
 StoreOption = Annotated[
@@ -46,7 +51,7 @@ StoreOption = Annotated[
         envvar="COATCHECK_STORE",
         metavar="URL",
         help="Where artifacts live, as in file:///var/lib/agents?ttl=7d. "
-        "Default: a directory under your data directory.",
+        "Default: a directory under your data directory, with ttl=30d and max_bytes=20000000000 for each scope.",
     ),
 ]
 ScopeOption = Annotated[
@@ -60,6 +65,9 @@ ScopeOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="For programs: JSON, one object a line.")]
+
+DEFAULT_LIMITS = "?ttl=30d&max_bytes=20000000000"
+"""What the default store keeps of one scope: nobody looks after it, so it must not grow for ever."""
 
 _ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _FIELDS = ("tenant", "principal", "conversation")
@@ -112,12 +120,32 @@ def default_store_url(environment: Mapping[str, str], platform: str = sys.platfo
         data = os.path.expanduser("~/Library/Application Support" if platform == "darwin" else "~/.local/share")
     if not os.path.isabs(data):
         raise ConfigurationError("there is no home directory for a default store: say --store or COATCHECK_STORE")
-    return "file://" + quote(os.fsencode(os.path.join(data, "coatcheck", "store")))
+    return "file://" + quote(os.fsencode(os.path.join(data, "coatcheck", "store"))) + DEFAULT_LIMITS
 
 
 def chosen_scope(text: str | None) -> Scope:
     """The scope that a command works in."""
     return default_scope() if text is None else parse_scope(text)
+
+
+def readable_store(url: str | None) -> ArtifactStore:
+    """The store that a command reads from, not opened yet. Where there is none, none is made: it is an empty one, and
+    that is said.
+    """
+    store = chosen_store(url)
+    if isinstance(store, DirectoryStore) and not _holds_anything(store.path):
+        complain(f"there is no store in {harmless(str(store.path))} yet")
+        return MemoryStore()
+    return store
+
+
+def _holds_anything(path: Path) -> bool:
+    try:
+        return any(path.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:  # the store says it better
+        return True
 
 
 def chosen_store(url: str | None) -> ArtifactStore:

@@ -13,9 +13,9 @@ from coatcheck.artifacts.meta import ArtifactMeta
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.cli.artifacts import missing
 from coatcheck.cli.edge import WRONG, command
-from coatcheck.cli.output import print_json, print_lines, spell_time
+from coatcheck.cli.output import complain, print_json, print_lines, spell_time
 from coatcheck.cli.progress import progress
-from coatcheck.cli.settings import JsonOption, ScopeOption, StoreOption, chosen_scope, chosen_store
+from coatcheck.cli.settings import JsonOption, ScopeOption, StoreOption, chosen_scope, readable_store
 from coatcheck.errors import IntegrityError, StoreUnavailable
 from coatcheck.scope import Scope, scope_segments
 
@@ -58,7 +58,7 @@ async def ls(
     """
     whose = chosen_scope(scope)
     titled = as_json
-    async with chosen_store(store) as opened:
+    async with readable_store(store) as opened:
         async for page in _pages(opened, whose, limit):
             if as_json:
                 print_json(page)
@@ -90,9 +90,10 @@ async def stat(store: StoreOption = None, scope: ScopeOption = None, as_json: Js
 
     Exit codes: 0 done, 1 not reachable, 2 usage.
     """
-    async with chosen_store(store) as opened:
+    whose = chosen_scope(scope)
+    async with readable_store(store) as opened:
         usage: Callable[[], Awaitable[Sequence[Usage]]] | None = getattr(opened, "usage", None)  # no part of the port
-        rows = await (_counted(opened, chosen_scope(scope)) if usage is None or scope is not None else usage())
+        rows = await (_counted(opened, whose) if usage is None or scope is not None else usage())
     rows = sorted(rows, key=lambda row: (row.scope, row.kind))
     if as_json:
         print_json(rows)
@@ -118,7 +119,7 @@ async def verify(
     """
     wrong = total = 0
     whose = chosen_scope(scope)
-    async with chosen_store(store) as opened:
+    async with readable_store(store) as opened:
         async for verdict in _verdicts(opened, whose, refs):
             total += 1
             wrong += not verdict.ok
@@ -144,7 +145,7 @@ async def sweep(
     Exit codes: 0 done, 1 not reachable, 2 usage.
     """
     whose = None if all_scopes else chosen_scope(scope)
-    async with chosen_store(store) as opened:
+    async with readable_store(store) as opened:
         swept = await opened.sweep(whose, dry_run=dry_run)
     if as_json:
         print_json(swept)
@@ -193,7 +194,12 @@ async def _verdicts(store: ArtifactStore, scope: Scope, refs: Sequence[str] | No
             if verdict.problem != "missing":  # it went while we looked, which is nobody's fault
                 yield verdict
     # What a listing leaves out because nobody can read it any more, a sweep would remove.
-    for row in await store.sweep(scope, dry_run=True):
+    try:
+        leftovers = await store.sweep(scope, dry_run=True)
+    except StoreUnavailable as error:  # as on a read-only disk
+        complain(f"what a listing leaves out was not looked at: {error}")
+        return
+    for row in leftovers:
         if row.ref and row.reason == "orphan":
             yield Verdict(row.ref, False, "damaged", "it cannot be read any more; a sweep removes it", row.bytes)
 
