@@ -10,7 +10,8 @@ Laws:
 * Its standard output is the stream. Standard error passes through while it is written, and its end is kept.
 * Its end is the end of the stream: what still holds the pipe then has `LINGER` seconds to finish.
 * Any other end than exit status 0 raises `CommandFailed` in place of the stream's end.
-* Whatever happens, no process is left behind the ``async with``.
+* Whatever happens, no process is left behind the ``async with``. Where this process itself is killed, Linux kills the
+  command with it; what that had started goes on.
 """
 
 from __future__ import annotations
