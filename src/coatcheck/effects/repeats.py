@@ -113,11 +113,12 @@ class RepeatedCalls:
         kept = text if len(text) <= _KEPT else hashlib.sha256(_bytes(text)).digest()
         for cell in self._young.get(key, _NONE):
             if cell[0] == kept:
-                cell[1] += 1
-                return int(cell[1])
-        cell = self._made_young(key, kept)
-        cell[1] += 1
-        return int(cell[1])
+                break
+        else:
+            cell = self._made_young(key, kept)
+        times: int = cell[1] + 1
+        cell[1] = times
+        return times
 
     def _made_young(self, key: _Key, kept: str | bytes) -> _Cell:
         """How often a landing was seen that is not among the young ones, which it is from now on."""
