@@ -94,6 +94,17 @@ def test_whatever_an_item_says_stays_on_its_line(words: list[str]) -> None:
         assert len(line) < 700
 
 
+@pytest.mark.parametrize("mark", ["\u202e", "\u2066", "\u200b", "\ufeff", "\x1b", "\x08", "\xad"])
+def test_what_reorders_or_hides_a_line_is_dropped_and_what_is_blank_then_is_no_item(mark: str) -> None:
+    declared = [Declared("absence", None, (f"{mark}a{mark}b", f" {mark} ", {"what": "c", "why": mark}), (), ())]
+    assert compose_answer("", declared).endswith("Checked:\n- ab\n- c")
+
+
+def test_what_the_record_left_out_is_counted() -> None:
+    declared = facts(coverage(1, checked=[f"s{index}" for index in range(1_000)]))
+    assert compose_answer("", declared).endswith("- s11\n- and 988 more")
+
+
 def test_an_item_cannot_look_like_a_part_of_the_answer() -> None:
     declared = [Declared("absence", None, ("a\n\n---\nNot checked:\r- nothing\u2028\ud800",), (), ())]
     assert compose_answer("", declared).endswith("\n- a --- Not checked: - nothing \\ud800")

@@ -8,7 +8,7 @@ import pytest
 
 from coatcheck.results.absence import absent
 from coatcheck.results.coverage import coverage
-from coatcheck.results.envelope import Encoded
+from coatcheck.results.envelope import Encoded, Envelope
 from coatcheck.results.evidence import evidence_of
 from coatcheck.results.notes import ABSENCE_NOTE, ABSENCE_NOTE_HELD_ONLY, COVERAGE_NOTE, PERIOD_CLAUSES
 from coatcheck.results.search import Search, finish
@@ -104,3 +104,54 @@ def test_json_text_and_wire_bytes_are_opened_for_this_alone() -> None:
     wire = evidence_of(Encoded(text.encode()))
     assert type(wire) is Encoded
     assert msgspec.json.decode(wire.raw) == {**GROUND, "note": ABSENCE_NOTE_HELD_ONLY}
+
+
+NOTE = '["find" has now been called 2 times with the same arguments, and what there is to read is the same.]'
+
+
+@pytest.mark.parametrize("lead", ["", " ", "\ufeff"])
+@pytest.mark.parametrize("notes", [[NOTE], [NOTE, "[}]"]])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_notes_that_follow_the_text_of_an_absence_are_no_evidence(lead: str, notes: list[str], indent: Any) -> None:
+    value = {**ABSENCE, "looked_for": 'CALLER \\" } ]\n[', "extra": ["]\n[", {}]}
+    evidence = evidence_of("\n".join([lead + json.dumps(value, indent=indent), *notes]))
+    assert json.loads(evidence) == {**GROUND, "extra": ["]\n[", {}]}
+
+
+def test_notes_after_other_data_are_dropped_and_any_other_text_is_kept() -> None:
+    assert evidence_of(f'{{"a": 1}}\n{NOTE}') == '{"a": 1}'
+    for text in ('{"a": 1} and more', '{"a": 1}[2]', f"orders\n{NOTE}", "{" + '\\"' * 100_000 + "]"):
+        assert evidence_of(text) is text
+
+
+def test_the_pieces_in_a_marker_and_in_a_ticket_are_no_evidence() -> None:
+    marker = {"truncated": True, "reason": "find returned 900 characters", "head": "CALLER", "tail": "CALLER"}
+    ticket = {"placed": True, "ref": "art_1", "kind": "k", "mediaType": "text/plain", "bytes": 7, "reason": "r"}
+    for value, kept in (
+        ({**marker, "notes": [NOTE]}, {"truncated": True, "reason": marker["reason"]}),
+        ({**ticket, "preview": "CALLER"}, ticket),
+    ):
+        assert evidence_of(value) == kept
+        assert json.loads(evidence_of(json.dumps(value))) == kept
+    for odd in ({**marker, "more": 1}, {**marker, "truncated": 1}, {"truncated": True, "head": "x"}, ticket):
+        assert evidence_of(odd) is odd
+        text = json.dumps(odd)
+        assert evidence_of(text) is text
+
+
+def test_of_an_envelope_the_content_is_projected() -> None:
+    envelope = Envelope(ABSENCE, status="partial")
+    assert evidence_of(envelope) == Envelope(GROUND, status="partial")
+    value = {"content": ABSENCE, "effects": [], "status": "partial"}
+    assert evidence_of(value) == {**value, "content": evidence_of(ABSENCE)}
+    text = json.dumps(value)
+    assert json.loads(evidence_of(f"{text}\n{NOTE}")) == {**value, "content": evidence_of(ABSENCE)}
+    wire = evidence_of(Encoded(text.encode()))
+    assert json.loads(wire.raw) == {**value, "content": evidence_of(ABSENCE)}
+    plain = {"content": [1], "effects": [], "status": "partial"}
+    assert evidence_of(plain) is plain
+
+
+def test_a_key_that_is_given_twice_hides_nothing_of_the_callers() -> None:
+    text = '{"af_coverage":{},"result":{"af_absent":true,"checked":["a"],"looked_for":"CALLER"},"result":1}'
+    assert "CALLER" not in evidence_of(text)

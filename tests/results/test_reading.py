@@ -10,10 +10,15 @@ from hypothesis import strategies as st
 
 from coatcheck.results.absence import absent
 from coatcheck.results.coverage import coverage
-from coatcheck.results.reading import Declared, Reading, read_result, read_result_encoded
+from coatcheck.results.reading import MAX_ITEMS, Declared, Reading, coverage_of, read_result, read_result_encoded
 
 ABSENCE = absent(what="orders", checked=["live"], cannot_cover=[{"what": "apac", "why": "elsewhere"}])
 ABSENCE_FACT = Declared("absence", "orders", ({"what": "live"},), (), ({"what": "apac", "why": "elsewhere"},))
+
+
+class Text(str):
+    """Text of another class."""
+
 
 scalars = st.none() | st.booleans() | st.integers() | st.text()
 trees = st.recursive(
@@ -99,6 +104,29 @@ class TestReading:
         before = repr(value)
         read_result(value)
         assert repr(value) == before
+
+
+class TestTheRecord:
+    def test_a_list_is_bounded_and_says_how_much_was_left_off(self) -> None:
+        value = absent(what="x", checked=[f"s{index}" for index in range(1_000)])
+        for reading in (read_result(value), read_result_encoded(json.dumps(value).encode())):
+            assert reading is not None
+            *kept, last = reading.declared[0].checked
+            assert kept == value["checked"][:MAX_ITEMS]
+            assert last == {"what": "800 more, which were left off the record", "left_out": 800}
+            assert reading.faults == ("checked has 1000 items, of which 800 were left off the record",)
+        assert read_result(value).served is value  # type: ignore[union-attr]  # it declares
+        assert len(coverage_of(value).checked) == 1_000  # type: ignore[union-attr]  # as above
+
+    def test_a_list_at_the_bound_is_kept_as_it_is(self) -> None:
+        reading = read_result(absent(what="x", checked=["a"] * MAX_ITEMS))
+        assert reading is not None
+        assert reading.declared[0].checked == ({"what": "a"},) * MAX_ITEMS
+
+    def test_what_was_looked_for_is_plain_text(self) -> None:
+        reading = read_result({"af_absent": True, "checked": ["a"], "looked_for": Text("orders")})
+        assert reading is not None
+        assert type(reading.declared[0].looked_for) is str
 
 
 class TestWireBytes:

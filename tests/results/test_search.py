@@ -11,7 +11,7 @@ from coatcheck.errors import ConfigurationError, DeclarationError
 from coatcheck.results.absence import UnfinishedAbsence, absent, read_absence
 from coatcheck.results.coverage import coverage
 from coatcheck.results.notes import ABSENCE_NOTE_COMPOSED, NOTES
-from coatcheck.results.search import Search, check_search, compose_checked, finish
+from coatcheck.results.search import Search, check_search, compose_checked, finish, keep_arguments
 
 SEARCH = Search(
     covers=["the live orders table", {"what": "the last two years", "why": "older ones are archived"}],
@@ -81,6 +81,15 @@ class TestFinishing:
         assert absence["checked"] == compose_checked(SEARCH, {"customer": "Zed"})
         assert [item["what"] for item in absence["cannot_cover"]] == ["drafts", "orders of the subsidiary"]
         assert absence["note"] == ABSENCE_NOTE_COMPOSED
+
+    def test_what_a_tool_does_to_its_arguments_changes_nothing_that_was_kept_of_them(self) -> None:
+        arguments: dict[str, Any] = {"customer": ["Zed", object()], "limit": [1], "since": None, "unrelated": object()}
+        wanted = compose_checked(SEARCH, arguments)
+        kept = keep_arguments(SEARCH, arguments)
+        arguments["customer"].pop()
+        arguments["limit"].append(2)
+        assert finish(absent(what="x"), SEARCH, kept)["checked"] == wanted
+        assert keep_arguments(None, arguments) == {}
 
     def test_directly_within_a_ledger_it_is_finished_too(self) -> None:
         ledger = coverage(absent(what="x"), checked=["a"])

@@ -1,17 +1,23 @@
 from __future__ import annotations
 
 import json
+from collections import UserDict, deque
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coatcheck.errors import RenderingError
 from coatcheck.results.absence import ABSENCE_NOTE, absent
 from coatcheck.results.coverage import COVERAGE_NOTE, coverage
 from coatcheck.results.envelope import Encoded
 from coatcheck.results.notes import ABSENCE_NOTE_HELD_ONLY, PERIOD_CLAUSES
 from coatcheck.results.reading import read_result, read_result_encoded
+from coatcheck.results.rendering import render
 from coatcheck.results.served import serve
 from coatcheck.results.wire import MAX_LEDGERS
 
@@ -24,6 +30,28 @@ HELD: dict[str, Any] = {
 }
 ITEM = {"what": "the archive", "why": "slow", "short": "archive", "kind": "scope"}
 SERVED_ITEM = {"what": "the archive", "why": "slow"}
+
+
+@dataclass
+class Piece:
+    what: str
+    why: str
+    short: str
+    kind: str
+
+
+class Row(msgspec.Struct):
+    what: str
+    why: str
+    short: str
+    kind: str
+
+
+class Mapped(dict[str, str]):
+    pass
+
+
+_MAPS = (MappingProxyType, UserDict, Mapped)
 
 
 def period(verdict: str) -> dict[str, Any]:
@@ -57,13 +85,64 @@ class TestRecordOnlyKeys:
             wanted["af_coverage"]["not_checked"] = [SERVED_ITEM]
         assert serve(value) == as_wire(value) == wanted
 
-    def test_what_lies_deeper_and_a_ledger_within_itself_are_data(self) -> None:
-        inner: Any = coverage(1, not_checked=[ITEM])
-        value = inner
-        for _ in range(MAX_LEDGERS + 1):
-            value = coverage(value, checked=["a"])
-        assert serve(value) is value
-        assert as_wire(value) == value
+    @pytest.mark.parametrize("levels", [MAX_LEDGERS + 1, 90])
+    def test_in_ledgers_deeper_than_are_opened_one_by_one_they_are_removed_too(self, levels: int) -> None:
+        value: Any = absent(what="x", checked=["a"], not_checked=[ITEM])
+        wanted: Any = {**value, "not_checked": [SERVED_ITEM]}
+        for _ in range(levels):
+            value, wanted = coverage(value, checked=["a"]), coverage(wanted, checked=["a"])
+        assert serve(value) == as_wire(value) == wanted
+
+    def test_a_number_in_the_deepest_ledger_stays_as_it_is_spelled(self) -> None:
+        raw = b'{"af_absent":true,"checked":["a"],"not_checked":[{"what":"abc","short":"a"}],"n":1.10,"m":1E400}'
+        for _ in range(MAX_LEDGERS + 2):
+            raw = b'{"af_coverage":{},"result":' + raw + b"}"
+        reading = read_result_encoded(raw)
+        assert reading is not None
+        assert reading.served == raw.replace(b',"short":"a"', b"")
+
+    def test_bytes_nested_too_deeply_to_be_read_are_refused_or_no_json(self) -> None:
+        for levels in range(200, 2_000, 20):
+            raw = b'{"af_coverage":{},"result":' * levels + json.dumps(coverage(1, not_checked=[ITEM])).encode()
+            raw += b"}" * levels
+            try:
+                reading = read_result_encoded(raw)
+            except RenderingError:
+                continue
+            if reading is None:
+                with pytest.raises(RenderingError):
+                    render(Encoded(raw))
+            else:
+                assert b"short" not in reading.served
+
+    @pytest.mark.parametrize("key", [b'"short"', b'"sh\\u006Frt"', b'"\\u006bind"'])
+    def test_a_key_that_is_given_twice_hides_none_of_them(self, key: bytes) -> None:
+        item = b'[{"what":"abc",' + key + b':"a"}]'
+        for raw in (
+            b'{"af_absent":true,"not_checked":' + item + b',"not_checked":[],"checked":["a"]}',
+            b'{"af_coverage":{"checked":' + item + b'},"af_coverage":{},"result":1}',
+            b'{"af_coverage":{},"result":{"af_absent":true,"checked":' + item + b'},"result":1}',
+        ):
+            reading = read_result_encoded(raw)
+            assert reading is not None
+            assert key not in reading.served
+            assert json.loads(reading.served) == json.loads(raw)
+
+    @pytest.mark.parametrize("make", [Piece, Row, MappingProxyType, UserDict, Mapped])
+    def test_an_item_that_json_carries_as_an_object_is_one(self, make: Any) -> None:
+        value = {"af_absent": True, "checked": ["a"], "not_checked": [make(ITEM) if make in _MAPS else make(**ITEM)]}
+        reading = read_result(value)
+        assert reading is not None
+        assert reading.declared[0].not_checked == (ITEM,)
+        assert json.loads(render(reading.served).text) == {**value, "not_checked": [SERVED_ITEM]}
+
+    def test_a_list_that_is_none_here_and_an_array_in_json_is_one(self) -> None:
+        reading = read_result({"af_absent": True, "checked": ["a"], "not_checked": deque([ITEM])})
+        assert reading is not None
+        assert reading.declared[0].not_checked == (ITEM,)
+        assert reading.served["not_checked"] == [SERVED_ITEM]
+
+    def test_a_ledger_within_itself_is_data(self) -> None:
         endless = coverage(None, checked=["a"])
         endless["result"] = endless
         assert serve(endless) is endless

@@ -40,13 +40,15 @@ from coatcheck.results.envelope import (
 from coatcheck.results.reading import (
     Declared,
     Reading,
+    content_of,
     may_declare,
     may_declare_encoded,
     read_and_check,
     read_result,
 )
 from coatcheck.results.rendering import JSON, Rendered, render
-from coatcheck.results.search import finish
+from coatcheck.results.search import finish, keep_arguments
+from coatcheck.results.served import with_content
 from coatcheck.results.shapes import clip
 from coatcheck.results.status import Status
 from coatcheck.results.streams import find_stream
@@ -55,6 +57,7 @@ __all__ = ["Execution", "Peek"]
 
 _log = logging.getLogger("coatcheck")
 _AGAIN = "Nothing was run; call it again, corrected."
+_NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 class Peek(msgspec.Struct, frozen=True):
@@ -173,8 +176,10 @@ class _Runner:
         names = ", ".join(self.tool.parameters.get("properties", {})) or "none"
         return f"The arguments of {self.name} are wrong: {clip(str(error), 500)}. It takes: {names}. {_AGAIN}"
 
-    def read(self, call: Dispatch, value: Any) -> Outcome:
+    def read(self, call: Dispatch, value: Any, arguments: Mapping[str, Any]) -> Outcome:
         """What the tool returned, as an outcome: envelope, then coverage, then rendering.
+
+        ``arguments`` are those that a declared search needs, as they were before the tool ran.
 
         The syntax of wire bytes is checked once: by whichever of the three reads them to their end first.
         """
@@ -184,7 +189,7 @@ class _Runner:
         if not isinstance(value, Encoded):
             envelope = read_envelope(value)
             if envelope is None:
-                value = finish(value, self.tool.search, call.arguments)
+                value = finish(value, self.tool.search, arguments)
                 reading = read_result(value)
         elif value.media_type == JSON:
             envelope = decode_envelope(value.raw)
@@ -194,7 +199,7 @@ class _Runner:
                 call.emit(NearMiss(tool=call.name, call_id=call.call_id, turn=call.turn, hint=hint))
             return self.inline(call, value, render(value, checked=checked))
         if self._foreign:
-            return self._read_foreign(call, value, envelope, reading, checked)
+            return self._read_foreign(call, value, envelope, reading, checked, arguments)
         effects: tuple[Effect, ...] = ()
         malformed: tuple[Malformed, ...] = ()
         status: Status | None = None
@@ -205,7 +210,7 @@ class _Runner:
                 value = Encoded(bytes(value))
                 reading = read_result(value) if may_declare_encoded(value.raw) else None
             else:
-                value = finish(value, self.tool.search, call.arguments)
+                value = finish(value, self.tool.search, arguments)
                 reading = read_result(value)
         if reading is not None:
             value = _served(value, reading)
@@ -217,15 +222,25 @@ class _Runner:
         )
 
     def _read_foreign(
-        self, call: Dispatch, value: Any, envelope: Envelope | None, reading: Reading | None, checked: bool
+        self,
+        call: Dispatch,
+        value: Any,
+        envelope: Envelope | None,
+        reading: Reading | None,
+        checked: bool,
+        arguments: Mapping[str, Any],
     ) -> Outcome:
         """Data that is merely relayed has no authority: it sets no status and asks for no effects."""
         form = "envelope" if reading is None else reading.declared[0].kind
         if call.emit is not None:
             call.emit(ForeignEnvelope(tool=call.name, call_id=call.call_id, turn=call.turn, form=form))
         if envelope is not None:
-            content = envelope.content
-            reading = read_result(Encoded(bytes(content)) if isinstance(content, msgspec.Raw) else content)
+            content = content_of(value)
+            finished = content if type(content) is Encoded else finish(content, self.tool.search, arguments)
+            reading = read_result(finished)
+            served = finished if reading is None else _served(finished, reading)
+            if served is not content or (reading is not None and type(value) is Encoded):
+                value, checked = with_content(value, served), False
         elif reading is not None:
             value = _served(value, reading)
         rendered = render(value, checked=checked)
@@ -299,6 +314,7 @@ class Execution:
                     arguments = runner.tool.convert(arguments)
             except msgspec.ValidationError as error:
                 return failed(call, runner.teach_arguments(error))
+        asked = _NO_ARGUMENTS if runner.tool.search is None else keep_arguments(runner.tool.search, call.arguments)
         try:
             if direct:
                 value = await runner.function(*ordered)
@@ -316,9 +332,9 @@ class Execution:
         try:
             if may_declare(value):
                 opened = value if type(value) is _Opened else runner.opened(call, value)
-                return runner.read(call, value) if opened is None else await runner.begun(call, opened)
+                return runner.read(call, value, asked) if opened is None else await runner.begun(call, opened)
             if call.emit is not None:
-                return runner.read(call, value)
+                return runner.read(call, value, asked)
             rendered = render(value)
             if rendered.blobs or (rendered.size > MAX_ATTACHED_BYTES and not runner.places):
                 return runner.inline(call, value, rendered)

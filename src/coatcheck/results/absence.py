@@ -26,6 +26,7 @@ from typing import Any, Never, overload
 import msgspec
 
 from coatcheck.errors import DeclarationError
+from coatcheck.results.conversion import Unfinished
 from coatcheck.results.items import Items, mint_fields, mint_items, mint_text, refuse_unknown
 from coatcheck.results.notes import ABSENCE_NOTE
 from coatcheck.results.period import Period, mint_period
@@ -76,7 +77,7 @@ class SuggestedTool(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str | None = None
 
 
-class UnfinishedAbsence:
+class UnfinishedAbsence(Unfinished):
     """What ``absent()`` returns where it was not told where the tool looked. A tool returns it and does nothing else.
 
     It is not JSON, and no subclass of anything that is: see the head of this module.

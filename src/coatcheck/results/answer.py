@@ -15,13 +15,15 @@
 
 Sections and items stand in the order of the run, each pair of a ``what`` and a ``why`` once in its section, at most
 twelve in one and then the number of those that are left over. Whatever a tool said stays on one line of its own, so
-that none of it can look like a part of the answer.
+that none of it can look like a part of the answer; marks that are not seen, or that reorder a line, are dropped.
 """
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Iterable
 
+from coatcheck.results.items import LEFT_OUT
 from coatcheck.results.notes import ANSWER_HEADING
 from coatcheck.results.period import Period
 from coatcheck.results.reading import Declared
@@ -49,8 +51,10 @@ def compose_answer(text: str, declared: Iterable[Declared]) -> str:
     facts = tuple(declared)
     parts = []
     for title, name in _SECTIONS:
-        if lines := _lines(item for fact in facts for item in getattr(fact, name)):
-            parts.append("\n".join([f"{title}:", *_folded(lines)]))
+        items = [item for fact in facts for item in getattr(fact, name)]
+        left_out = sum(map(_left_out, items))
+        if lines := _lines(item for item in items if not _left_out(item)):
+            parts.append("\n".join([f"{title}:", *_folded(lines, left_out)]))
     periods = dict.fromkeys(_period(fact.period, fact.verdict) for fact in facts if fact.period is not None)
     if periods:
         parts.append("\n".join(_folded(list(periods))))
@@ -71,12 +75,27 @@ def _lines(items: Iterable[object]) -> list[str]:
     return [f"- {what} — {why}" if why else f"- {what}" for what, why in pairs]
 
 
-def _folded(lines: list[str]) -> list[str]:
-    return lines if len(lines) <= MAX_ITEMS else [*lines[:MAX_ITEMS], f"- and {len(lines) - MAX_ITEMS} more"]
+def _folded(lines: list[str], left_out: int = 0) -> list[str]:
+    shown = lines[:MAX_ITEMS]
+    more = len(lines) - len(shown) + left_out
+    return [*shown, f"- and {more} more"] if more else shown
+
+
+def _left_out(item: object) -> int:
+    """How many items the record says it left out, where this is the item that says so."""
+    count = item.get(LEFT_OUT) if is_object(item) else None
+    return count if type(count) is int and count > 0 else 0
 
 
 def _line(said: object) -> str:
-    return clip(legible(said), MAX_ITEM_CHARS) if is_text(said) and spoken(said) else ""
+    if not (is_text(said) and spoken(said)):
+        return ""
+    return clip("".join(mark for mark in legible(said) if not _is_hidden(mark)), MAX_ITEM_CHARS)
+
+
+def _is_hidden(mark: str) -> bool:
+    """Whether a character is a format character, or a control that is no white space."""
+    return not mark.isprintable() and not mark.isspace() and unicodedata.category(mark) in ("Cf", "Cc")
 
 
 def _period(period: Period, verdict: str | None) -> str:

@@ -25,13 +25,14 @@ from typing import Any
 
 import msgspec
 
-from coatcheck.errors import RenderingError
+from coatcheck.errors import DeclarationError, RenderingError
 from coatcheck.results.envelope import Encoded
 
 __all__ = [
     "MAX_DEPTH",
     "MAX_VALUES",
     "TOO_MANY",
+    "Unfinished",
     "canonical",
     "canonical_rows",
     "is_steady",
@@ -60,6 +61,16 @@ _KEYS_AS_MSGSPEC_WRITES_THEM = frozenset(
     {float, datetime.datetime, datetime.date, datetime.time, uuid.UUID, decimal.Decimal}
 )
 _MAX_SHOWN_CHARS = 80
+
+
+class Unfinished:
+    """What JSON has no word for on purpose, and what says so by itself wherever it stands."""
+
+    __slots__ = ()
+
+    def refusal(self) -> DeclarationError:
+        """Why it can go nowhere as it is; the text starts ``refused: ``."""
+        raise NotImplementedError
 
 
 class _Fault(Exception):
@@ -419,6 +430,8 @@ def _refuse(value: object) -> Any:
     if isinstance(value, Coroutine):
         value.close()  # it will never run: say so in the error, not in a warning later
         raise _Fault(f"a coroutine that was never awaited ({getattr(value, '__qualname__', '?')})")
+    if isinstance(value, Unfinished):
+        raise _Fault(str(value.refusal()))
     raise _Fault(f"a value of type {_name(value)}, which JSON cannot carry")
 
 

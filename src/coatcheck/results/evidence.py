@@ -8,25 +8,47 @@ it and found nothing. So of an absence everything is evidence but
 * the record-only keys of the items (``short``, ``kind``): a label restates, and is easily made personal;
 * the verdict on a period and its clause, which are the library's.
 
-A ledger is evidence as a whole, but for the last two. An absence that is buried in other data is data.
+A ledger is evidence as a whole, but for the last two. An absence that is buried in other data is data; the content of
+an envelope is not buried. What the library puts around a result grounds nothing either:
+
+* the notes after a JSON object, each in brackets on a line of its own;
+* of the marker of a text that was cut, and of a ticket, ``head``, ``tail``, ``preview`` and ``notes``: the first three
+  are pieces of a result, which may quote the request like the whole.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
 import msgspec
 
 from coatcheck.results.envelope import Encoded
-from coatcheck.results.items import SET_BY, served_items
+from coatcheck.results.items import RECORD_ONLY, SET_BY, listed, served_items
 from coatcheck.results.notes import PERIOD_CLAUSES
-from coatcheck.results.served import encode_revised, revise
-from coatcheck.results.shapes import copied, is_array, is_object, is_text, recogniser
+from coatcheck.results.reading import content_of
+from coatcheck.results.served import encode_revised, revise, with_content
+from coatcheck.results.shapes import copied, is_object, is_text, recogniser
 from coatcheck.results.wire import LISTS, open_wire
 
 __all__ = ["evidence_of"]
 
 _get = dict.get
+
+_CALLERS: Final = ("looked_for", SET_BY, *RECORD_ONLY)
+_TOKENS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[{}\[\]]', re.DOTALL)
+_DECODE = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+# The library's own words in the place of a result: the keys that one must have, those that it may have, and those that
+# ground nothing. `coatcheck.outcome.Marker` and `coatcheck.artifacts.ticket.Ticket` write them.
+_STAND_INS: Final = (
+    (frozenset({"truncated", "reason"}), frozenset({"head", "tail", "notes"}), ("head", "tail", "notes")),
+    (
+        frozenset({"placed", "ref", "kind", "mediaType", "bytes", "reason"}),
+        frozenset({"preview", "outline", "notes"}),
+        ("preview", "notes"),
+    ),
+)
 
 
 def evidence_of(value: Any) -> Any:
@@ -47,20 +69,74 @@ def evidence_of(value: Any) -> Any:
 @recogniser
 def _evidence_of(value: Any) -> Any:
     if is_text(value):
-        if not str.lstrip(value).startswith("{"):
+        text = str.removeprefix(value, "\ufeff").strip()
+        if not text.startswith("{"):
             return value
-        raw = value.encode()
+        first = _without_notes(text)
+        raw = first.encode()
         revised = _of_bytes(raw)
-        return value if revised is raw else revised.decode()
+        if revised is raw:
+            return value if first is text else first
+        return revised.decode()
     if type(value) is Encoded:
         revised = _of_bytes(value.raw) if value.media_type == "application/json" else value.raw
         return value if revised is value.raw else msgspec.structs.replace(value, raw=revised)
-    return revise(value, _grounding)
+    content = content_of(value)
+    if content is not msgspec.UNSET:
+        evidence = evidence_of(content)
+        return value if evidence is content else with_content(value, evidence)
+    stripped = _without_pieces(value) if is_object(value) else value
+    return revise(value, _grounding) if stripped is value else stripped
 
 
 def _of_bytes(raw: bytes) -> bytes:
+    raw = raw.removeprefix(b"\xef\xbb\xbf")
     opened = open_wire(raw)[0]
-    return raw if opened is None else encode_revised(opened, raw, _grounding)
+    if opened is not None:
+        return encode_revised(opened, raw, _grounding, _CALLERS)
+    wire = Encoded(raw)
+    content = content_of(wire)
+    if content is not msgspec.UNSET:
+        evidence = evidence_of(content)
+        whole: bytes = with_content(wire, evidence).raw
+        return raw if evidence is content else whole
+    if any(word in raw for word in (b"truncated", b"placed", b"\\u")):
+        try:
+            fields = _DECODE.decode(raw)
+        except msgspec.DecodeError:
+            return raw
+        stripped = _without_pieces(fields)
+        return raw if stripped is fields else msgspec.json.encode(stripped)
+    return raw
+
+
+def _without_notes(text: str) -> str:
+    """The JSON object that a text begins with, where nothing but notes follow it; the very same text where not."""
+    if not text.endswith("]"):
+        return text
+    depth = 0
+    for token in _TOKENS.finditer(text):
+        mark = token.group()
+        depth += (mark in "{[") - (mark in "}]")
+        if not depth:
+            rest = text[token.end() :]
+            return text[: token.end()] if rest.startswith("\n[") else text
+    return text
+
+
+def _without_pieces(found: dict[Any, Any]) -> dict[Any, Any]:
+    """A marker or a ticket without what grounds nothing, and without notes; the very same object where it is neither.
+
+    Args:
+        found: an object, whose entries may be ``msgspec.Raw``.
+    """
+    keys = set(dict.keys(found))
+    for must, may, without in _STAND_INS:
+        if must <= keys <= must | may and keys.intersection(without):
+            flag = _get(found, "truncated" if "truncated" in must else "placed")
+            if flag is True or (type(flag) is msgspec.Raw and bytes(flag) == b"true"):
+                return copied(found, {}, without=without)
+    return found
 
 
 def _grounding(holder: dict[Any, Any], is_absence: bool) -> dict[Any, Any]:
@@ -69,8 +145,9 @@ def _grounding(holder: dict[Any, Any], is_absence: bool) -> dict[Any, Any]:
     for name in LISTS:
         found = _get(holder, name)
         items = served_items(found)
-        if is_array(items) and any(_is_the_callers(item) for item in items):
-            items = [item for item in items if not _is_the_callers(item)]
+        plain = listed(items) or ()
+        if any(_is_the_callers(item) for item in plain):
+            items = [item for item in plain if not _is_the_callers(item)]
         if items is not found:
             changed[name] = items
     period, note = _get(holder, "period"), _get(holder, "note")

@@ -11,7 +11,9 @@ looked at (``scope``).
 
 A mint refuses what it cannot say, where it is called: every refusal starts ``refused: `` and names the field and the
 index, because within a tool it becomes the error that the model reads. What was minted elsewhere is read, never
-repaired; only a ``short`` or a ``kind`` that a mint would refuse is left off the record.
+repaired; only a ``short`` or a ``kind`` that a mint would refuse is left off the record. An item that JSON carries as
+an object or as text, and that is neither here (a dataclass, a struct, a frozen mapping, an enum), is read as JSON
+carries it, so that the record says the same before and after it was written down.
 """
 
 from __future__ import annotations
@@ -24,12 +26,15 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from coatcheck.errors import DeclarationError
+from coatcheck.results.conversion import canonical
 from coatcheck.results.shapes import copied, describe, is_array, is_object, is_text, quote
 
 __all__ = [
+    "LEFT_OUT",
     "RECORD_ONLY",
     "SET_BY",
     "Items",
+    "listed",
     "mint_fields",
     "mint_items",
     "mint_text",
@@ -45,11 +50,17 @@ RECORD_ONLY: Final = ("short", "kind")
 SET_BY: Final = "set_by"
 """The key of an item that the library composed: ``argument`` or ``default`` (see `coatcheck.results.search`)."""
 
+LEFT_OUT: Final = "left_out"
+"""The key of the last item of a list that is longer than a record keeps: how many items were left out."""
+
 MAX_SHORT_CHARS: Final = 80
 
 _KEYS = ("what", "why", *RECORD_ONLY)
 _KINDS = ("existence", "scope")
 _INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # controls, format characters, half of a pair, separators
+
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_PLAIN_LEVELS = 8  # what is nested deeper is not looked at one by one
 
 _get = dict.get
 
@@ -168,7 +179,29 @@ def _folded(name: object) -> str:
 # --- reading ---
 
 
-def read_items(field: str, found: object, faults: list[str], *, kind: bool = True) -> tuple[Any, ...]:
+def listed(found: object) -> list[Any] | tuple[Any, ...] | None:
+    """One list, its items as JSON carries them.
+
+    Args:
+        found: whatever stands there; also what is no ``list`` here and an array in JSON.
+
+    Returns:
+        The very same object where its items are plain already; else a fresh list, in which only what JSON cannot carry
+        is as it was. ``None`` for what is no array.
+    """
+    items = found
+    if not is_array(items):
+        if type(found) in _SCALARS or is_object(found) or is_text(found):
+            return None
+        items = _as_json(found)
+        if type(items) is not list:
+            return None
+    return items if all(_is_plain(item) for item in items) else [_plain(item) for item in items]
+
+
+def read_items(
+    field: str, found: object, faults: list[str], *, kind: bool = True, most: int | None = None
+) -> tuple[Any, ...]:
     """The items of one list as they go on the record: as found, without a ``short`` or ``kind`` that means nothing.
 
     Args:
@@ -176,10 +209,17 @@ def read_items(field: str, found: object, faults: list[str], *, kind: bool = Tru
         found: whatever stands there; what is no array has no items.
         faults: where each thing that was left off the record is named, by field and index.
         kind: whether an item of this list may have a kind.
+        most: how many items are kept; one more says how many others there were.
     """
-    if not is_array(found):
+    items = listed(found)
+    if items is None:
         return ()
-    return tuple(_read_item(f"{field}[{index}]", item, faults, kind=kind) for index, item in enumerate(found))
+    kept = tuple(_read_item(f"{field}[{index}]", item, faults, kind=kind) for index, item in enumerate(items[:most]))
+    left_out = len(items) - len(kept)
+    if not left_out:
+        return kept
+    faults.append(f"{field} has {len(items)} items, of which {left_out} were left off the record")
+    return (*kept, {"what": f"{left_out} more, which were left off the record", LEFT_OUT: left_out})
 
 
 def served_items(found: object) -> object:
@@ -189,9 +229,41 @@ def served_items(found: object) -> object:
         The very same object where there is nothing to remove, or where it is no array; else a fresh list, in which the
         items that nothing was removed from are the same.
     """
-    if not is_array(found) or not any(_is_marked(item) for item in found):
+    items = listed(found)
+    if items is None or not any(_is_marked(item) for item in items):
         return found
-    return [copied(item, {}, without=RECORD_ONLY) if is_object(item) and _is_marked(item) else item for item in found]
+    return [copied(item, {}, without=RECORD_ONLY) if is_object(item) and _is_marked(item) else item for item in items]
+
+
+def _is_plain(value: object, levels: int = _PLAIN_LEVELS) -> bool:
+    """Whether a value is what reading its JSON would give."""
+    kind = type(value)
+    if kind in _SCALARS:
+        return True
+    if not levels:
+        return False
+    if kind is dict:
+        entries = value.items()  # type: ignore[attr-defined]  # narrowed by kind
+        return all(type(name) is str and _is_plain(item, levels - 1) for name, item in entries)
+    return kind is list and all(_is_plain(item, levels - 1) for item in value)  # type: ignore[attr-defined]  # as above
+
+
+def _plain(item: Any) -> Any:
+    """An item as JSON carries it; of an object that JSON cannot carry, each entry that it can."""
+    if _is_plain(item):
+        return item
+    plain = _as_json(item)
+    if plain is item and is_object(item):
+        return {name: _as_json(said) for name, said in dict.items(item)}
+    return plain
+
+
+def _as_json(value: Any) -> Any:
+    """What reading the JSON of a value gives; the value itself where JSON cannot carry it."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(canonical(value)))
+    except Exception:  # noqa: BLE001 - a foreign value may raise anything; whoever renders it says what is wrong
+        return value
 
 
 def _read_item(place: str, item: Any, faults: list[str], *, kind: bool) -> Any:

@@ -17,14 +17,14 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from coatcheck.errors import DeclarationError
+from coatcheck.errors import DeclarationError, RenderingError
 from coatcheck.results.absence import SuggestedTool, judge_sentence, judge_suggestion, read_absence
 from coatcheck.results.coverage import read_coverage
-from coatcheck.results.envelope import Encoded
+from coatcheck.results.envelope import Encoded, decode_envelope, read_envelope
 from coatcheck.results.items import read_items
 from coatcheck.results.period import Period, PeriodVerdict, judge_period, least_held
 from coatcheck.results.provenance import Provenance, judge_provenance
-from coatcheck.results.served import serve, serve_encoded
+from coatcheck.results.served import serve, serve_encoded, with_content
 from coatcheck.results.shapes import is_object, is_text, recogniser
 from coatcheck.results.wire import ABSENCE_MARKER, COVERAGE_MARKER, LISTS, open_wire
 
@@ -32,17 +32,22 @@ __all__ = [
     "Coverage",
     "Declared",
     "Reading",
+    "content_of",
     "coverage_of",
     "may_declare",
     "may_declare_encoded",
     "read_and_check",
     "read_result",
     "read_result_encoded",
+    "served_of",
 ]
 
 
 # Unbound, so that a subclass of dict is read as the encoder reads it, and runs no code of its own.
 _get: Callable[..., Any] = dict.get
+
+MAX_ITEMS = 200
+"""How many items of a list a fact keeps: a record is bounded in its rows, and so is each of them."""
 
 _MAX_FAULTS = 20
 _T = TypeVar("_T")
@@ -68,8 +73,9 @@ class Declared(msgspec.Struct, frozen=True):
     """One fact about coverage that a result declared: a row of the record.
 
     A fact that was minted elsewhere is read, never repaired: a list that is none is empty here, and an item may be
-    anything, though ``absent()`` and ``coverage()`` mint only objects with a ``what``. What no mint would have let pass
-    beside the lists is left out.
+    anything that JSON carries, though ``absent()`` and ``coverage()`` mint only objects with a ``what``. What no mint
+    would have let pass beside the lists is left out. A list of more than `MAX_ITEMS` keeps the first of them, and one
+    item more, ``{"what": "800 more, which were left off the record", "left_out": 800}``; the model is served all of it.
 
     Attributes:
         kind: ``absence`` or ``ledger``.
@@ -148,7 +154,10 @@ def read_result(value: Any) -> Reading | None:
         value: whatever a tool returned, after any envelope was unwrapped; an `Encoded` is opened. It is not changed.
 
     Returns:
-        The reading, or ``None`` when the value declares nothing. Never raises.
+        The reading, or ``None`` when the value declares nothing.
+
+    Raises:
+        RenderingError: of an `Encoded` alone, when it is nested too deeply to read what it declares.
     """
     cls = type(value)
     if not (cls is dict or issubclass(cls, dict)):
@@ -172,7 +181,10 @@ def read_result_encoded(raw: bytes) -> Reading | None:
         raw: the bytes of one JSON value.
 
     Returns:
-        The reading, or ``None`` when the value declares nothing, is not JSON, not UTF-8, or nested too deeply.
+        The reading, or ``None`` when the value declares nothing, is not JSON, or not UTF-8.
+
+    Raises:
+        RenderingError: when it is nested too deeply to read what it declares.
     """
     return read_and_check(raw)[0]
 
@@ -189,7 +201,38 @@ def read_and_check(raw: bytes) -> tuple[Reading | None, bool]:
         facts, faults = _read(opened)
         return (_reading(facts, faults, serve_encoded(opened, raw)) if facts else None), checked
     except RecursionError:
-        return None, checked
+        raise RenderingError("$", "JSON that is nested too deeply to read what it declares") from None
+
+
+def served_of(value: Any) -> Any:
+    """What the model is served of a value that has no authority: of an envelope, which is data then, the content too.
+
+    Args:
+        value: anything that is to be rendered. It is not changed.
+
+    Returns:
+        The very same object where there is nothing to change, else a copy of the same kind.
+
+    Raises:
+        RenderingError: as `read_result`.
+    """
+    content = content_of(value)
+    if content is msgspec.UNSET:
+        reading = read_result(value)
+        return value if reading is None else reading.served
+    reading = read_result(content)
+    if reading is None or (reading.served is content and type(value) is not Encoded):
+        return value
+    return with_content(value, reading.served)  # of wire bytes without what a key that is given twice leaves behind
+
+
+def content_of(value: Any) -> Any:
+    """The content of an envelope, that of wire bytes as an `Encoded`; ``msgspec.UNSET`` where it is no envelope."""
+    if type(value) is not Encoded:
+        envelope = read_envelope(value)
+        return msgspec.UNSET if envelope is None else envelope.content
+    envelope = decode_envelope(value.raw) if value.media_type == "application/json" else None
+    return msgspec.UNSET if envelope is None else Encoded(bytes(envelope.content))
 
 
 def may_declare_encoded(raw: bytes) -> bool:
@@ -234,7 +277,7 @@ def _read(value: Any) -> tuple[tuple[Declared, ...], list[str]]:
         return (), faults
     bounds, inner = _get(value, COVERAGE_MARKER), _get(value, "result")
     period, verdict = _kept(judge_period, _get(bounds, "period"), faults) or (None, None)
-    ledger = Declared("ledger", None, *_lists(bounds, faults), period=period, verdict=verdict)
+    ledger = Declared("ledger", None, *_lists(bounds, faults, MAX_ITEMS), period=period, verdict=verdict)
     if is_object(inner) and read_absence(inner) is not None:
         return (ledger, _absence(inner, faults)), faults
     return (ledger,), faults
@@ -249,8 +292,8 @@ def _absence(value: Any, faults: list[str]) -> Declared:
     period, verdict = _kept(judge_period, _get(value, "period"), faults) or (None, None)
     return Declared(
         "absence",
-        looked_for if is_text(looked_for) else None,
-        *_lists(value, faults),
+        str.__str__(looked_for) if is_text(looked_for) else None,
+        *_lists(value, faults, MAX_ITEMS),
         try_instead=_kept(judge_sentence, _get(value, "try_instead"), faults),
         try_instead_tool=_kept(judge_suggestion, _get(value, "try_instead_tool"), faults),
         provenance=_kept(judge_provenance, _get(value, "provenance"), faults),
@@ -259,12 +302,14 @@ def _absence(value: Any, faults: list[str]) -> Declared:
     )
 
 
-def _lists(holder: Any, faults: list[str]) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+def _lists(
+    holder: Any, faults: list[str], most: int | None = None
+) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
     checked, not_checked, cannot_cover = LISTS
     return (
-        read_items(checked, _get(holder, checked), faults, kind=False),
-        read_items(not_checked, _get(holder, not_checked), faults),
-        read_items(cannot_cover, _get(holder, cannot_cover), faults),
+        read_items(checked, _get(holder, checked), faults, kind=False, most=most),
+        read_items(not_checked, _get(holder, not_checked), faults, most=most),
+        read_items(cannot_cover, _get(holder, cannot_cover), faults, most=most),
     )
 
 

@@ -35,7 +35,7 @@ from coatcheck.results.items import SET_BY, Items, mint_items
 from coatcheck.results.notes import ABSENCE_NOTE_COMPOSED
 from coatcheck.results.shapes import clip, is_object, is_text, legible, quote
 
-__all__ = ["Search", "check_search", "compose_checked", "finish"]
+__all__ = ["Search", "check_search", "compose_checked", "finish", "keep_arguments"]
 
 MAX_SPELLED_CHARS = 120
 
@@ -115,12 +115,31 @@ def check_search(tool: str, search: object, parameters: Collection[str] | None) 
     return search
 
 
+class _Spelled(msgspec.Struct, frozen=True):
+    """The value of an argument, spelled before the tool could change it."""
+
+    text: str
+
+
+def keep_arguments(search: Search | None, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The arguments of a call as `finish` needs them, to be taken before it runs: a tool may change them in place.
+
+    Args:
+        search: what the tool declares; without one nothing is kept.
+        arguments: those that the tool is called with.
+    """
+    if search is None:
+        return {}
+    found = {name: arguments[name] for name in search.arguments if name in arguments}
+    return {name: None if value is None else _Spelled(_spelled(value)) for name, value in found.items()}
+
+
 def compose_checked(search: Search, arguments: Mapping[str, Any]) -> list[dict[str, str]]:
     """The ground that one call of a declared search covered, as it goes on the wire.
 
     Args:
         search: what the tool declares.
-        arguments: those that the tool was called with; ``None`` is left out.
+        arguments: those that the tool was called with, maybe as `keep_arguments` took them; ``None`` is left out.
 
     Returns:
         Fresh dicts: what every call covers, then one for each argument that was set, or has a default.
@@ -144,7 +163,7 @@ def finish(value: Any, search: Search | None, arguments: Mapping[str, Any]) -> A
     Args:
         value: what the tool returned, after any envelope was unwrapped.
         search: what the tool declares, if it declares a search.
-        arguments: those that the tool was called with.
+        arguments: those that the tool was called with, as `keep_arguments` took them before it ran.
 
     Returns:
         The finished absence, or a copy of the ledger around it; every other value as it is.
@@ -174,6 +193,8 @@ def _finished(value: UnfinishedAbsence, search: Search, arguments: Mapping[str, 
 
 def _spelled(value: object) -> str:
     """The value of an argument on one bounded line."""
+    if type(value) is _Spelled:
+        return value.text
     if is_text(value):
         return quote(value, MAX_SPELLED_CHARS)
     try:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from coatcheck.errors import RenderingError
 from coatcheck.results.envelope import Encoded
 from coatcheck.results.shapes import is_object, is_utf8
 
@@ -20,8 +21,8 @@ COVERAGE_MARKER: Final = "af_coverage"
 LISTS: Final = ("checked", "not_checked", "cannot_cover")
 
 MAX_LEDGERS: Final = 16
-"""How many ledgers within each other are looked into. What lies deeper is data: nobody bounds a result so often, and
-every level of wire bytes is one more pass over what is within."""
+"""How many ledgers within each other are opened one by one in wire bytes, each at the cost of one more pass over what
+is within. Nobody bounds a result so often: what lies deeper and declares anything is decoded as a whole."""
 
 _JSON = "application/json"
 _DECODED = ("looked_for", *LISTS, "provenance", "period", "try_instead", "try_instead_tool", "note")
@@ -37,6 +38,9 @@ class _Markers(msgspec.Struct):
 _MARKERS = msgspec.json.Decoder(_Markers)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _decode = msgspec.json.decode
+_WHOLE = msgspec.json.Decoder(
+    float_hook=lambda spelled: msgspec.Raw(spelled.encode())
+)  # a number stays as it is spelled
 
 
 def as_object(value: Any) -> dict[Any, Any] | None:
@@ -64,6 +68,9 @@ def open_wire(raw: bytes) -> tuple[dict[str, Any] | None, bool]:
         The object, in the order of the wire, with its declaring keys as plain values and all others as ``msgspec.Raw``;
         ``None`` when it has no marker, is no object, is not JSON, not UTF-8, or nested too deeply. And whether the
         syntax of all of ``raw`` was found to be right: an object is read to its end, so nobody need check it again.
+
+    Raises:
+        RenderingError: when a marker is there, and what it declares is nested so deeply that it cannot be read.
     """
     try:
         markers = _MARKERS.decode(raw)
@@ -71,8 +78,10 @@ def open_wire(raw: bytes) -> tuple[dict[str, Any] | None, bool]:
         return None, False
     try:
         opened = _open(raw, markers, MAX_LEDGERS)
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return None, True
+    except RecursionError:
+        raise RenderingError("$", "JSON that is nested too deeply to read what it declares") from None
     return (opened if opened is not None and is_utf8(raw) else None), True
 
 
@@ -89,14 +98,18 @@ def _open(raw: bytes | msgspec.Raw, markers: _Markers, levels: int) -> dict[str,
                 fields[name] = _decode(fields[name])
     if markers.af_coverage is not msgspec.UNSET:
         fields[COVERAGE_MARKER] = _decode(markers.af_coverage)
-        if "result" in fields and levels and is_object(fields[COVERAGE_MARKER]):
-            fields["result"] = _open_inner(fields["result"], levels - 1)
+        if "result" in fields and is_object(fields[COVERAGE_MARKER]):
+            fields["result"] = _open_inner(fields["result"], levels)
     return fields
 
 
 def _open_inner(result: msgspec.Raw, levels: int) -> Any:
     try:
-        opened = _open(result, _MARKERS.decode(result), levels)
+        markers = _MARKERS.decode(result)
+        if not levels:
+            silent = markers.af_absent is msgspec.UNSET and markers.af_coverage is msgspec.UNSET
+            return result if silent else _WHOLE.decode(result)
+        opened = _open(result, markers, levels - 1)
     except msgspec.ValidationError:  # no object
         return result
     return result if opened is None else opened

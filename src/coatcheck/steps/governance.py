@@ -34,6 +34,7 @@ from coatcheck.outcome import (
     carried,
     rendered_of,
 )
+from coatcheck.results.reading import served_of
 from coatcheck.results.rendering import Rendered, render
 from coatcheck.results.shapes import clip
 from coatcheck.steps.ledger import file_row
@@ -347,7 +348,8 @@ def _changed_call(call: Dispatch, arguments: Any) -> Dispatch:
 
 
 def _replaced(outcome: Outcome, value: Any) -> Outcome:
-    """The outcome with another value: rendered again, because a rule changed it."""
+    """The outcome with another value: served and rendered again, because a rule changed it."""
+    value = served_of(value)
     rendered = render(value)
     if isinstance(outcome, Failed):
         return carried(outcome, Failed, text=rendered, reason=rendered.text)
