@@ -41,7 +41,7 @@ class Turns:
         posture: Posture,
         emit: Callable[[Event], None] | None,
     ) -> None:
-        self.state = TurnState()
+        self.state: TurnState = TurnState()
         self.graph = graph
         self._instructions = instructions
         self._posture: Posture = posture
