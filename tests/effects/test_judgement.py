@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from coatcheck.effects.graph import Edge, SkillGraph
-from coatcheck.effects.judgement import NOTE_LIMIT, Judged, Judgement, judge, judge_effects, note_for
+from coatcheck.effects.judgement import NOTE_LIMIT, Judged, Judgement, judge_effects, note_for
 from coatcheck.effects.leases import Lease
 from coatcheck.effects.state import Move, TurnState
 from coatcheck.results.envelope import Effect, Malformed, ProposeTransition, RequireInstruction, read_envelope
@@ -14,6 +16,13 @@ from tests.effects._runs import CATALOG, SKILLS, Ended, calls, graphs, proposing
 
 MOVE = ProposeTransition("billing", "money")
 PUSH = RequireInstruction("refund-policy", "until-skill-exit")
+
+
+def judge(effects: Iterable[Effect], malformed: Iterable[Malformed]) -> tuple[Judgement, ...]:
+    """What becomes of one call's effects where nothing is mounted."""
+    call = Ended(effects=tuple(effects), malformed=tuple(malformed))
+    return judge_effects(TurnState(), call, graph=None, catalog=None).judgements
+
 
 effects = st.one_of(
     st.builds(ProposeTransition, st.text(), st.text()),

@@ -15,7 +15,6 @@ A refusal says why in a sentence that teaches; what was not refused adds no text
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -26,14 +25,12 @@ from coatcheck.effects.leases import Lease, granted, tenure
 from coatcheck.effects.state import Delivered, Move, TurnState
 from coatcheck.results.envelope import (
     DeliveryLease,
-    Effect,
     EffectKind,
-    Malformed,
     ProposeTransition,
 )
 from coatcheck.results.shapes import clip, legible, quote
 
-__all__ = ["NOTE_LIMIT", "Judged", "Judgement", "activate", "judge", "judge_effects", "note_for", "reached_from"]
+__all__ = ["NOTE_LIMIT", "Judged", "Judgement", "activate", "judge_effects", "note_for", "reached_from"]
 
 NOTE_LIMIT = 400
 
@@ -90,20 +87,34 @@ def judge_effects(
     """
     if not call.executed or call.error or not (call.effects or call.malformed):
         return Judged(state)
-    return _judge(state, call.effects, call.malformed, call.tool, call.call_id, graph, catalog)
-
-
-def judge(effects: Iterable[Effect], malformed: Iterable[Malformed]) -> tuple[Judgement, ...]:
-    """Judge one call's effects where neither a skill graph nor an instruction catalog is mounted.
-
-    Args:
-        effects: the valid effects of the call's envelope, in declared order.
-        malformed: its malformed ones, in declared order.
-
-    Returns:
-        One judgement for each: the malformed first, then the valid, all refused.
-    """
-    return _judge(TurnState(), effects, malformed, "", None, None, None).judgements
+    judgements = [Judgement(kind=fault.kind, outcome="refused", reason=fault.reason) for fault in call.malformed]
+    losers: list[Move] = []
+    tool, call_id = legible(call.tool), None if call.call_id is None else legible(call.call_id)
+    for effect in call.effects:
+        if isinstance(effect, ProposeTransition):
+            move = Move(
+                target=effect.target_skill_id,
+                by="proposal",
+                turn=state.number,
+                tool=tool,
+                call_id=call_id,
+                why=clip(legible(effect.reason), NOTE_LIMIT),
+            )
+            state, judgement = _propose(state, move, graph)
+            if judgement.outcome == "superseded":
+                losers.append(move)
+        else:
+            lease = Lease(
+                instruction_id=effect.instruction_id,
+                delivery_lease=effect.delivery_lease,
+                skill=tenure(state.skill, state.activated),
+                tool=tool,
+                call_id=call_id,
+                turn=state.number,
+            )
+            state, judgement = _require(state, lease, catalog)
+        judgements.append(judgement)
+    return Judged(state, tuple(judgements), tuple(losers))
 
 
 def note_for(judgement: Judgement) -> str:
@@ -131,45 +142,6 @@ def reached_from(graph: SkillGraph, current: str | None) -> str:
     """A sentence about the skills that can be reached, bounded, for whoever asked for another one."""
     where = "the start" if current is None else quote(current, _QUOTED_CHARS)
     return f"from {where} the run can go to {_listed(graph.reachable(current))}"
-
-
-def _judge(
-    state: TurnState,
-    effects: Iterable[Effect],
-    malformed: Iterable[Malformed],
-    tool: str,
-    call_id: str | None,
-    graph: SkillGraph | None,
-    catalog: InstructionCatalog | None,
-) -> Judged:
-    judgements = [Judgement(kind=fault.kind, outcome="refused", reason=fault.reason) for fault in malformed]
-    losers: list[Move] = []
-    tool, call_id = legible(tool), None if call_id is None else legible(call_id)
-    for effect in effects:
-        if isinstance(effect, ProposeTransition):
-            move = Move(
-                target=effect.target_skill_id,
-                by="proposal",
-                turn=state.number,
-                tool=tool,
-                call_id=call_id,
-                why=clip(legible(effect.reason), NOTE_LIMIT),
-            )
-            state, judgement = _propose(state, move, graph)
-            if judgement.outcome == "superseded":
-                losers.append(move)
-        else:
-            lease = Lease(
-                instruction_id=effect.instruction_id,
-                delivery_lease=effect.delivery_lease,
-                skill=tenure(state.skill, state.activated),
-                tool=tool,
-                call_id=call_id,
-                turn=state.number,
-            )
-            state, judgement = _require(state, lease, catalog)
-        judgements.append(judgement)
-    return Judged(state, tuple(judgements), tuple(losers))
 
 
 def _propose(state: TurnState, move: Move, graph: SkillGraph | None) -> tuple[TurnState, Judgement]:
