@@ -27,6 +27,7 @@ SCOPE = cc.Scope(tenant="acme", principal="dana", conversation="c-42")
 KIB = 1024
 LIMIT = 1_000
 LARGE = "é" * 300 * KIB
+TEXT = "é" * 20_000
 
 
 @pytest.fixture(params=["memory", "directory"])
@@ -171,14 +172,14 @@ async def test_only_strictly_over_is_over_and_the_unit_is_code_points(unit: str,
 async def test_a_stream_and_the_same_value_at_once_are_one_ref_one_ticket_and_one_object(
     store: cc.ArtifactStore,
 ) -> None:
-    tickets = [(await placed(tool, store))[0] for tool in (Source(LARGE).tool(), returning(lambda: LARGE))]
-    tickets += [(await placed(tool, store))[0] for tool in (Source(*LARGE).tool(), Source(LARGE.encode()).tool())]
+    tickets = [(await placed(tool, store))[0] for tool in (Source(TEXT).tool(), returning(lambda: TEXT))]
+    tickets += [(await placed(tool, store))[0] for tool in (Source(*TEXT).tool(), Source(TEXT.encode()).tool())]
     assert tickets == [tickets[0]] * 4
     assert len((await store.list(SCOPE)).artifacts) == 1
 
 
 async def test_with_a_preview_the_tickets_are_equal_too(store: cc.ArtifactStore) -> None:
-    text = "".join(f"{number:06} é\n" for number in range(9_000))
+    text = "".join(f"{number:06} é\n" for number in range(1_500))
     for preview in (1, 999, 20_000):
         placement = cc.Placement(max_inline_chars=LIMIT, preview_chars=preview)
         tickets = [

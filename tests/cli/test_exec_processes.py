@@ -185,6 +185,7 @@ def test_background_processes_are_ended_in_words_too(program: Program) -> None:
         assert done.stderr == b"coatcheck: the command left 2 processes running; what it leaves behind is ended\n"
 
 
+@pytest.mark.slow
 @linux
 @pytest.mark.parametrize(
     ("end", "prepare"), [("exit 0", ""), ("exit 3", DEAF), ("kill -9 $$", ""), ("sleep 1000", ""), ("yes", DEAF)]
@@ -200,6 +201,7 @@ def test_a_daemon_does_not_outlive_the_command_however_it_ends(
     assert_gone(number_in(tmp_path / "pid"))
 
 
+@pytest.mark.slow
 @linux
 def test_a_tree_of_daemons_is_ended_to_its_last_leaf(program: Program, tmp_path: Path) -> None:
     code = (
@@ -226,6 +228,7 @@ def test_a_tree_of_daemons_is_ended_to_its_last_leaf(program: Program, tmp_path:
     assert_gone(*(int(path.read_text()) for path in tmp_path.glob("*.pid")))
 
 
+@pytest.mark.slow
 @linux
 def test_a_process_that_forks_too_fast_to_be_seen_is_ended_with_its_group(program: Program, tmp_path: Path) -> None:
     code = (
@@ -338,6 +341,7 @@ def test_what_does_not_listen_is_killed_after_a_while(program: Program, tmp_path
     assert_gone(number_in(tmp_path / "ready"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["exit 3", "sleep 1000"])
 def test_without_proc_the_group_is_ended(program: Program, tmp_path: Path, end: str) -> None:
     patch = "import coatcheck.cli.family as family; family._HAS_PROC = False"
@@ -348,6 +352,7 @@ def test_without_proc_the_group_is_ended(program: Program, tmp_path: Path, end: 
     assert_gone(number_in(tmp_path / "pid"))
 
 
+@pytest.mark.slow
 def test_a_command_that_cannot_be_ended_makes_nobody_wait_for_ever(program: Program, tmp_path: Path) -> None:
     # As it is with one that has become another user's.
     patch = (
