@@ -1,7 +1,7 @@
 """What does a call cost here more than in another revision, as a share of one `json.dumps` of its result?
 
-    git worktree add /tmp/before REVISION
-    python benchmarks/revisions.py --beside /tmp/before
+    git worktree add ../before REVISION
+    python benchmarks/revisions.py --beside ../before
 
 The two take turns, each time in a fresh interpreter, and every one also times `json.dumps` of the payload of 1 kB. A
 difference is that of the two neighbours in time. Beside itself, which is the default, it shows the machine's own noise.
