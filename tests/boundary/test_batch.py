@@ -253,7 +253,7 @@ async def within(call: cc.ToolCall, call_next: Next) -> cc.Outcome:
 
 
 def everything(budget: int | None, concurrency: int | None = None, **dials: Any) -> cc.Session:
-    made = cc.tool(name="work", timeout=0.02, ceiling=cc.Ceiling(4000), concurrency=concurrency)(work)
+    made = cc.tool(name="work", timeout=0.2, ceiling=cc.Ceiling(4000), concurrency=concurrency)(work)
     return cc.Boundary(
         [made],
         rules=[Judge()],
