@@ -40,7 +40,7 @@ async def work(size: int = 1, ticks: int = 0, how: str = "return") -> Any:
     return "x" * size
 
 
-WORK = cc.tool(name="work", timeout=0.02)(work)
+WORK = cc.tool(name="work", timeout=0.2)(work)
 
 
 def calls(*arguments: dict[str, Any]) -> list[cc.ToolCall]:

@@ -98,7 +98,7 @@ async def test_every_guarded_call_is_a_turn_with_events() -> None:
 
 
 async def test_a_tool_keeps_its_own_declarations() -> None:
-    made = cc.tool(name="get", ceiling=cc.Ceiling(3), timeout=0.01)(fetch)
+    made = cc.tool(name="get", ceiling=cc.Ceiling(3), timeout=5)(fetch)
     inner = session()
     guarded = inner.wrap(made)
     assert (await guarded(path="abc")).text == "abc"
