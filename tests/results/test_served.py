@@ -16,7 +16,7 @@ from coatcheck.results.absence import ABSENCE_NOTE, absent
 from coatcheck.results.coverage import COVERAGE_NOTE, coverage
 from coatcheck.results.envelope import Encoded
 from coatcheck.results.notes import ABSENCE_NOTE_HELD_ONLY, PERIOD_CLAUSES
-from coatcheck.results.reading import read_result, read_result_encoded
+from coatcheck.results.reading import read_or_refuse, read_result, read_result_encoded
 from coatcheck.results.rendering import render
 from coatcheck.results.served import serve
 from coatcheck.results.wire import MAX_LEDGERS
@@ -106,9 +106,11 @@ class TestRecordOnlyKeys:
             raw = b'{"af_coverage":{},"result":' * levels + json.dumps(coverage(1, not_checked=[ITEM])).encode()
             raw += b"}" * levels
             try:
-                reading = read_result_encoded(raw)
+                read_or_refuse(Encoded(raw))
             except RenderingError:
+                assert read_result(Encoded(raw)) is None, "whoever only reads is not refused"
                 continue
+            reading = read_result_encoded(raw)
             if reading is None:
                 with pytest.raises(RenderingError):
                     render(Encoded(raw))

@@ -44,7 +44,7 @@ from coatcheck.results.reading import (
     may_declare,
     may_declare_encoded,
     read_and_check,
-    read_result,
+    read_or_refuse,
 )
 from coatcheck.results.rendering import JSON, Rendered, render
 from coatcheck.results.search import finish, keep_arguments
@@ -190,7 +190,7 @@ class _Runner:
             envelope = read_envelope(value)
             if envelope is None:
                 value = finish(value, self.tool.search, arguments)
-                reading = read_result(value)
+                reading = read_or_refuse(value)
         elif value.media_type == JSON:
             envelope = decode_envelope(value.raw)
             reading, checked = (None, True) if envelope is not None else read_and_check(value.raw)
@@ -208,10 +208,10 @@ class _Runner:
             value = envelope.content
             if isinstance(value, msgspec.Raw):
                 value = Encoded(bytes(value))
-                reading = read_result(value) if may_declare_encoded(value.raw) else None
+                reading = read_or_refuse(value) if may_declare_encoded(value.raw) else None
             else:
                 value = finish(value, self.tool.search, arguments)
-                reading = read_result(value)
+                reading = read_or_refuse(value)
         if reading is not None:
             value = _served(value, reading)
             status = status or reading.status
@@ -237,7 +237,7 @@ class _Runner:
         if envelope is not None:
             content = content_of(value)
             finished = content if type(content) is Encoded else finish(content, self.tool.search, arguments)
-            reading = read_result(finished)
+            reading = read_or_refuse(finished)
             served = finished if reading is None else _served(finished, reading)
             if served is not content or (reading is not None and type(value) is Encoded):
                 value, checked = with_content(value, served), False

@@ -37,6 +37,7 @@ __all__ = [
     "may_declare",
     "may_declare_encoded",
     "read_and_check",
+    "read_or_refuse",
     "read_result",
     "read_result_encoded",
     "served_of",
@@ -154,6 +155,21 @@ def read_result(value: Any) -> Reading | None:
         value: whatever a tool returned, after any envelope was unwrapped; an `Encoded` is opened. It is not changed.
 
     Returns:
+        The reading, or ``None`` when the value declares nothing that can be read. Never raises.
+    """
+    try:
+        return read_or_refuse(value)
+    except RenderingError:
+        return None
+
+
+def read_or_refuse(value: Any) -> Reading | None:
+    """As `read_result`, for whoever serves the value: what declares something that cannot be read is not served.
+
+    Args:
+        value: whatever a tool returned, after any envelope was unwrapped; an `Encoded` is opened. It is not changed.
+
+    Returns:
         The reading, or ``None`` when the value declares nothing.
 
     Raises:
@@ -181,12 +197,12 @@ def read_result_encoded(raw: bytes) -> Reading | None:
         raw: the bytes of one JSON value.
 
     Returns:
-        The reading, or ``None`` when the value declares nothing, is not JSON, or not UTF-8.
-
-    Raises:
-        RenderingError: when it is nested too deeply to read what it declares.
+        The reading, or ``None`` when the value declares nothing, is not JSON, or not UTF-8. Never raises.
     """
-    return read_and_check(raw)[0]
+    try:
+        return read_and_check(raw)[0]
+    except RenderingError:
+        return None
 
 
 def read_and_check(raw: bytes) -> tuple[Reading | None, bool]:
@@ -214,13 +230,13 @@ def served_of(value: Any) -> Any:
         The very same object where there is nothing to change, else a copy of the same kind.
 
     Raises:
-        RenderingError: as `read_result`.
+        RenderingError: as `read_or_refuse`.
     """
     content = content_of(value)
     if content is msgspec.UNSET:
-        reading = read_result(value)
+        reading = read_or_refuse(value)
         return value if reading is None else reading.served
-    reading = read_result(content)
+    reading = read_or_refuse(content)
     if reading is None or (reading.served is content and type(value) is not Encoded):
         return value
     return with_content(value, reading.served)  # of wire bytes without what a key that is given twice leaves behind
@@ -261,7 +277,7 @@ def coverage_of(value: Any) -> Coverage | None:
 
 
 def _read_encoded(value: Encoded) -> Reading | None:
-    reading = read_result_encoded(value.raw) if value.media_type == "application/json" else None
+    reading = read_and_check(value.raw)[0] if value.media_type == "application/json" else None
     if reading is None:
         return None
     served = value if reading.served is value.raw else msgspec.structs.replace(value, raw=reading.served)
