@@ -68,7 +68,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         stderr: the end of that.
         left_running: how many processes it left running, which were ended.
         not_stored: why the output could not be stored, where it was to be.
-        content: binary output that was small enough not to be stored.
+        content: small binary output that the store did not take; what it takes is behind ``ticket``.
     """
 
     outcome: str

@@ -16,6 +16,7 @@
     evidence    what of a result may ground an answer
     answer      the block that travels with an answer
     rendering   a value becomes the text that the model reads, once
+    streams     a value that is produced piece by piece: how a tool says so, and what the pieces come to
 
 Everything here is pure: no I/O, no event loop, no clock. A recogniser answers ``None`` for a value that is not
 its shape, never raises, and never changes a value; a mint refuses what it cannot say where it is called.
