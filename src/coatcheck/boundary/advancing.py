@@ -41,7 +41,7 @@ class Advance(ABC):
     """One iterator, and its task.
 
     Args:
-        name: the tool's.
+        name: the tool's. call_id: the call's, for the log.
         slots: what the tool holds, which calls that it makes find.
 
     Attributes:
@@ -51,12 +51,13 @@ class Advance(ABC):
         error: what the tool raised after that; an error of its own, or a `RenderingError` of an item.
     """
 
-    def __init__(self, name: str, slots: Slots) -> None:
+    def __init__(self, name: str, call_id: str | None, slots: Slots) -> None:
         self.content: Content = Content()
         self.pieces: list[bytes] = []
         self.over: bool = False
         self.error: BaseException | None = None
         self._name = name
+        self._call_id = call_id
         self._slots = slots
         self._scope = anyio.CancelScope()
         self._ended = anyio.Event()
@@ -83,7 +84,11 @@ class Advance(ABC):
             await self._ended.wait()
         if not self._ended.is_set():
             self._scope.cancel()
-            _log.warning("the stream of the tool %s does not close, and was left behind", self._name)
+            _log.warning(
+                "the stream of the call %r of the tool %s does not close, and was left behind",
+                self._call_id,
+                self._name,
+            )
 
     def _begin(self) -> None:
         if self._task is None:
@@ -112,7 +117,8 @@ class Advance(ABC):
             self._answered.set()
 
     def _failed_to_close(self, error: BaseException) -> None:
-        _log.warning("the stream of the tool %s raised when it was closed", self._name, exc_info=error)
+        where = (self._call_id, self._name)
+        _log.warning("the stream of the call %r of the tool %s raised when it was closed", *where, exc_info=error)
 
     @abstractmethod
     def _want(self) -> None:
@@ -134,8 +140,8 @@ class Advance(ABC):
 class AsyncAdvance(Advance):
     """An async iterator."""
 
-    def __init__(self, name: str, slots: Slots, iterator: AsyncIterator[Any]) -> None:
-        super().__init__(name, slots)
+    def __init__(self, name: str, call_id: str | None, slots: Slots, iterator: AsyncIterator[Any]) -> None:
+        super().__init__(name, call_id, slots)
         self._iterator = iterator
         self._wanted = anyio.Event()
 
@@ -191,8 +197,10 @@ class ThreadAdvance(Advance):
         threads: where it may run.
     """
 
-    def __init__(self, name: str, slots: Slots, make: Callable[[], Iterator[Any]], threads: RunningThreads) -> None:
-        super().__init__(name, slots)
+    def __init__(
+        self, name: str, call_id: str | None, slots: Slots, make: Callable[[], Iterator[Any]], threads: RunningThreads
+    ) -> None:
+        super().__init__(name, call_id, slots)
         self._make = make
         self._threads = threads
         self._orders: queue.SimpleQueue[bool] = queue.SimpleQueue()

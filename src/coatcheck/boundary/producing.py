@@ -71,7 +71,7 @@ class Producer:
         self._tool = tool
         self._slots = slots
         self._deadline = deadline
-        self._advance = _advance(tool.name, stream, slots, threads)
+        self._advance = _advance(tool.name, call.call_id, stream, slots, threads)
         self._ready = b""
         self._at = 0
         self._closed = False
@@ -139,7 +139,7 @@ class Producer:
             return _Broken("wrong-piece", f"{name} yielded what cannot be delivered: {error}.")
         if isinstance(error, asyncio.CancelledError):
             return _Broken("raised", f"{name} waited for something that was cancelled.")
-        _log.info("the stream of the tool %s raised", name, exc_info=error)
+        _log.info("the stream of the call %r of the tool %s raised", self._call.call_id, name, exc_info=error)
         return _Broken("raised", message_of(error))
 
     def _lingering(self) -> str:
@@ -211,17 +211,17 @@ def message_of(error: BaseException) -> str:
     return text
 
 
-def _advance(name: str, stream: Piecewise, slots: Slots, threads: RunningThreads) -> Advance:
+def _advance(name: str, call_id: str | None, stream: Piecewise, slots: Slots, threads: RunningThreads) -> Advance:
     if isinstance(stream, FileResult):
-        return ThreadAdvance(name, slots, lambda: _file(stream), threads)
+        return ThreadAdvance(name, call_id, slots, lambda: _file(stream), threads)
     source = stream.source
     if isinstance(source, io.IOBase):
-        return ThreadAdvance(name, slots, lambda: _Blocks(source), threads)
+        return ThreadAdvance(name, call_id, slots, lambda: _Blocks(source), threads)
     if any(getattr(source, frame, source) is None for frame in ("gi_frame", "ag_frame")):
         raise RenderingError("$", "a generator that was used already, and has nothing left to give")
     if isinstance(source, AsyncIterable):
-        return AsyncAdvance(name, slots, aiter(source))
-    return ThreadAdvance(name, slots, lambda: iter(source), threads)
+        return AsyncAdvance(name, call_id, slots, aiter(source))
+    return ThreadAdvance(name, call_id, slots, lambda: iter(source), threads)
 
 
 def _file(result: FileResult) -> Iterator[bytes]:
