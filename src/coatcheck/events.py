@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from coatcheck.artifacts.notices import Notice, UploadLeft
 from coatcheck.decision import Moment, Verdict
 from coatcheck.effects.state import Move
 from coatcheck.effects.turn import Turn
@@ -38,10 +39,13 @@ __all__ = [
     "PickJudged",
     "ResultRefused",
     "RouteConflict",
+    "StoreUploadFailed",
+    "StoreUploadLeft",
     "StreamBroken",
     "ToolEnded",
     "ToolStarted",
     "TurnOpened",
+    "event_of",
 ]
 
 
@@ -264,6 +268,51 @@ class BatchBudgetUnmet(Event, frozen=True, kw_only=True):
     chars: int
 
 
+class StoreUploadFailed(Event, frozen=True, kw_only=True):
+    """An upload that no call had waited for failed (`coatcheck.WriteBehind`): what the ticket names is not stored.
+
+    It is about no call: ``tool`` and ``call_id`` are ``None``, ``turn`` is 0.
+
+    Attributes:
+        ref, kind, bytes: the artifact's.
+        detail: why, in words that never hold a payload or a scope.
+    """
+
+    ref: str
+    kind: str
+    bytes: int
+    detail: str
+
+
+class StoreUploadLeft(Event, frozen=True, kw_only=True):
+    """A multipart upload could not be aborted; what it holds takes room until a sweep, or a lifecycle rule, removes it.
+
+    It is about no call: ``tool`` and ``call_id`` are ``None``, ``turn`` is 0.
+
+    Attributes:
+        upload_id: the server's name of it.
+        detail: why it could not be aborted.
+    """
+
+    upload_id: str
+    detail: str
+
+
+def event_of(notice: Notice) -> Event:
+    """The event that tells of a store's notice."""
+    if isinstance(notice, UploadLeft):
+        return StoreUploadLeft(tool=None, call_id=None, turn=0, upload_id=notice.upload_id, detail=notice.detail)
+    return StoreUploadFailed(
+        tool=None,
+        call_id=None,
+        turn=0,
+        ref=notice.ref,
+        kind=notice.kind,
+        bytes=notice.bytes,
+        detail=notice.detail,
+    )
+
+
 AnyEvent: TypeAlias = (
     ToolStarted
     | ToolEnded
@@ -285,4 +334,6 @@ AnyEvent: TypeAlias = (
     | ArtifactExpired
     | ArtifactRefused
     | BatchBudgetUnmet
+    | StoreUploadFailed
+    | StoreUploadLeft
 )

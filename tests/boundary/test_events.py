@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import coatcheck as cc
+from coatcheck.artifacts.notices import Notices, UploadFailed, UploadLeft
 from coatcheck.events import AnyEvent
 from coatcheck.testing import FaultyStore, fail
 
@@ -436,10 +437,62 @@ async def test_what_on_event_returns_is_nobodys_business() -> None:
     assert len(events) == 2
 
 
+# --- what a store tells when no call waits ---
+
+
+class Telling(FaultyStore):
+    """A store that has something to tell, also while it is closed."""
+
+    def __init__(self, **faults: Any) -> None:
+        super().__init__(cc.MemoryStore(), **faults)
+        self.notices = Notices()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.notices.tell(UploadLeft(upload_id="u-2", detail="closing"))
+
+
+async def test_what_a_store_tells_is_an_event_about_no_call_until_it_is_closed() -> None:
+    events: list[cc.Event] = []
+    store = Telling()
+    async with cc.Boundary(store=store, on_event=events.append):
+        store.notices.tell(UploadLeft(upload_id="u-1", detail="503"))
+        store.notices.tell(UploadFailed(ref=REF, kind="tool/give", bytes=7, detail="full"))
+    store.notices.tell(UploadLeft(upload_id="u-3", detail="too late"))
+    about: dict[str, Any] = {"tool": None, "call_id": None, "turn": 0}
+    assert events == [
+        cc.StoreUploadLeft(**about, upload_id="u-1", detail="503"),
+        cc.StoreUploadFailed(**about, ref=REF, kind="tool/give", bytes=7, detail="full"),
+        cc.StoreUploadLeft(**about, upload_id="u-2", detail="closing"),
+    ]
+
+
+async def test_what_a_store_tells_is_nothing_to_a_host_that_does_not_listen_or_whose_listener_raises(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def broken(event: cc.Event) -> None:
+        raise ValueError("no pager")
+
+    for listener in (None, broken):
+        store = Telling()
+        async with cc.Boundary(store=store, on_event=listener):
+            store.notices.tell(UploadLeft(upload_id="u-1", detail="503"))
+    assert "on_event raised on StoreUploadLeft" in caplog.text
+
+
+async def test_a_boundary_that_could_not_be_opened_does_not_listen() -> None:
+    events: list[cc.Event] = []
+    store = Telling(enter=fail(OSError("503")))
+    with pytest.raises(OSError, match="503"):
+        async with cc.Boundary(store=store, on_event=events.append):
+            pass
+    store.notices.tell(UploadLeft(upload_id="u-1", detail="503"))
+    assert events == []
+
+
 def test_every_event_is_public_and_is_a_plain_value() -> None:
     for kind in get_args(AnyEvent):
         assert getattr(cc, kind.__name__) is kind
         assert issubclass(kind, cc.Event)
         assert kind.__struct_config__.frozen
         assert kind.__doc__
-    assert len(get_args(AnyEvent)) == 20
+    assert len(get_args(AnyEvent)) == 22

@@ -43,33 +43,18 @@ from coatcheck.artifacts.ref import normalise_media_type
 from coatcheck.artifacts.retention import Retention, too_large
 from coatcheck.artifacts.root import Root
 from coatcheck.artifacts.staging import Held, Staging
+from coatcheck.artifacts.usage import Usage
 from coatcheck.artifacts.workers import Job, Turns, Workers
 from coatcheck.errors import ConfigurationError, StoreUnavailable
 from coatcheck.scope import Scope, scope_segments
 
-__all__ = ["DirectoryStore", "Usage"]
+__all__ = ["DirectoryStore"]
 
 _T = TypeVar("_T")
 _H = TypeVar("_H", bound=Held)
 _STORE = "store an artifact"
 _READ = "read an artifact"
 _PATIENCE = 2.0  # seconds
-
-
-class Usage(msgspec.Struct, frozen=True):
-    """What one scope's artifacts of one kind take, those among them that have expired and were not swept yet.
-
-    Attributes:
-        scope: as its key segments, since a long field cannot be read back: tenant, principal, conversation.
-        kind: theirs; empty where it cannot be told any more.
-        count: how many they are.
-        bytes: of their payloads together.
-    """
-
-    scope: tuple[str, str, str]
-    kind: str
-    count: int
-    bytes: int
 
 
 class DirectoryStore:
@@ -122,6 +107,11 @@ class DirectoryStore:
     def path(self) -> Path:
         """The directory; absolute once the store is open."""
         return self._root.path
+
+    @property
+    def retention(self) -> Retention:
+        """How long, how much and how many, as it was set."""
+        return self._retention
 
     async def put(
         self,

@@ -96,6 +96,11 @@ class MemoryStore:
         self._round: Iterator[tuple[Scope, str]] = iter(())
         self._workers = Workers()
 
+    @property
+    def retention(self) -> Retention:
+        """How long, how much and how many, as it was set."""
+        return self._retention
+
     async def put(
         self,
         scope: Scope,

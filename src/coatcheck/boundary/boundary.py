@@ -15,11 +15,13 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from coatcheck.artifacts.meta import read_clock
+from coatcheck.artifacts.notices import Notices
 from coatcheck.artifacts.open import open_store
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ticket import MAX_TICKET_CHARS, PREVIEW_FENCE_CHARS
 from coatcheck.boundary.approval import IN_THIS_PROCESS, Approvals, Sealer
 from coatcheck.boundary.chain import Entrance, Inside, Middleware, StepName, compose, place
+from coatcheck.boundary.claims import check_kept
 from coatcheck.boundary.execution import Execution, Peek
 from coatcheck.boundary.producing import OpenStreams
 from coatcheck.boundary.record import SealedSession, SessionState, fact_to_write, row_again, row_to_write
@@ -32,7 +34,7 @@ from coatcheck.effects.instructions import InstructionCatalog
 from coatcheck.effects.routing import Posture
 from coatcheck.effects.turn import check_declarations
 from coatcheck.errors import ConfigurationError
-from coatcheck.events import AnyEvent, Event
+from coatcheck.events import AnyEvent, Event, event_of
 from coatcheck.flow import flow_of
 from coatcheck.outcome import Outcome, Pending, size_of
 from coatcheck.results.binary import MAX_ATTACHED_BYTES
@@ -75,7 +77,8 @@ class Boundary:
         rule_timeout: how long the async rules of one walk may take together, in seconds or as a `timedelta`.
         secret: what pending calls and sessions are sealed with when they leave the process; the same on
             every replica, at least 16 bytes.
-        approvals: where uses of approvals are claimed; this process's memory by default.
+        approvals: where uses of approvals are claimed; this process's memory by default. `DirectoryApprovals` serves
+            all processes that share a directory.
         approval_ttl: how long a question waits for its answer.
         concurrency: how many tools run at once in all sessions together; ``None`` for no limit.
         on_event: called with every event, synchronously; what it raises is logged, never felt.
@@ -177,6 +180,7 @@ class Boundary:
             raise ConfigurationError(f"Boundary(on_event=...) must be a synchronous callable, not {on_event!r:.80}")
         if isinstance(self.approvals, type) or not callable(getattr(self.approvals, "claim", None)):
             raise ConfigurationError(f"Boundary(approvals=...) must have a claim(id), not be {self.approvals!r:.80}")
+        check_kept(self.approvals, self._approval_ttl)
         if not callable(self.clock):
             raise ConfigurationError(f"Boundary(clock=...) must be a callable, not {self.clock!r:.80}")
         if not isinstance(self._ledger_values, bool):
@@ -334,6 +338,11 @@ class Boundary:
         if self._lifespan is not None:
             raise ConfigurationError("this boundary is open already; open it once, for the lifetime of the server")
         async with AsyncExitStack() as stack:
+            notices, emit = getattr(self.store, "notices", None), self.emit
+            if (
+                isinstance(notices, Notices) and emit is not None
+            ):  # until after the closing, which may have some to tell
+                stack.callback(notices.listen(lambda notice: emit(event_of(notice))))
             if self.store is not None:
                 await stack.enter_async_context(self.store)
             self._lifespan = stack.pop_all()

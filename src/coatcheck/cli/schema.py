@@ -8,7 +8,8 @@ import msgspec
 import typer
 
 import coatcheck as cc
-from coatcheck.artifacts.directory import Usage
+from coatcheck.artifacts.findings import Finding
+from coatcheck.artifacts.usage import Usage
 from coatcheck.cli.edge import command
 from coatcheck.cli.exec import Report
 from coatcheck.cli.output import write
@@ -24,7 +25,7 @@ _GROUPS: dict[str, tuple[type, ...]] = {
     "Declared": (cc.Declared,),
     "Turn": (cc.Turn,),
     "Ticket": (cc.Ticket,),
-    "Command": (Report, Verdict, Usage, cc.ArtifactMeta, cc.Swept),
+    "Command": (Report, Verdict, Usage, Finding, cc.ArtifactMeta, cc.Swept),
 }
 """What is described. A group of several types has a definition of its own, as any one of them."""
 

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 import msgspec
 import typer
 
-from coatcheck.artifacts.directory import Usage
 from coatcheck.artifacts.meta import ArtifactMeta
 from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.artifacts.usage import Usage
 from coatcheck.cli.artifacts import missing
 from coatcheck.cli.edge import WRONG, command
 from coatcheck.cli.output import complain, print_json, print_lines, spell_time
