@@ -5,6 +5,7 @@
 #   make test ARGS="tests/steps -x"                      arguments for pytest
 #   make test-slow                                       gigabytes, and hundreds of processes that are killed
 #   make test VENV=.venv-3.13 PYTHON=/path/to/python3.13     another interpreter, in a directory of its own
+#   make servers test                                    with what more S3 servers pip installs
 #   make bench JSON=results                              one JSON file a benchmark, beside the tables
 #   make lock UPGRADE=1                                  new versions; without UPGRADE only what pyproject.toml asks for
 
@@ -42,6 +43,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input -qq
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
+SERVERS_READY := $(VENV)/.ready-servers
 
 # What resolves the lock files; it is no dependency of anything else, and lives in an environment of its own.
 UV := .venv-lock/bin/uv
@@ -49,7 +51,7 @@ UV_VERSION := 0.13.9
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url --no-emit-find-links --annotation-style line $(if $(UPGRADE),--upgrade)
 
-.PHONY: help demo test test-slow check bench format lock clean
+.PHONY: help demo test test-slow servers check bench format lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -63,6 +65,8 @@ test: $(READY) ## run the suite (ARGS="..." for pytest, PYTHON=... VENV=... for 
 
 test-slow: $(READY) ## run what the suite leaves out because it takes long (ARGS="..." for pytest)
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+servers: $(SERVERS_READY) ## install more S3 servers for the tests, which run on those they find
 
 # Pyright comes with its program and with Node.js from the lock; the variable keeps it from looking for a newer one.
 # To verify a package it asks the first `python` on the path where that package is installed.
@@ -83,8 +87,9 @@ format: $(READY) ## format, and repair what the linter can
 	$(BIN)/ruff format .
 
 lock: $(UV) ## resolve the lock files (UPGRADE=1 for new versions)
-	$(COMPILE) --extra cli --group dev pyproject.toml --output-file requirements.lock
+	$(COMPILE) --extra cli --extra s3 --group dev pyproject.toml --output-file requirements.lock
 	$(COMPILE) --group build --constraint requirements.lock --output-file requirements-build.lock
+	$(COMPILE) --group servers --constraint requirements.lock --output-file requirements-servers.lock
 	$(COMPILE) --extra bench --constraint requirements.lock pyproject.toml --output-file requirements-bench.lock
 
 clean: ## remove caches and builds (a virtual environment stays: remove its directory)
@@ -112,6 +117,11 @@ $(READY): requirements.lock requirements-build.lock pyproject.toml
 $(BENCH_READY): requirements-bench.lock $(READY)
 	@echo 'installing what requirements-bench.lock names into $(VENV)'
 	@$(PIP) install --require-hashes --no-build-isolation --requirement requirements-bench.lock
+	@touch $@
+
+$(SERVERS_READY): requirements-servers.lock $(READY)
+	@echo 'installing what requirements-servers.lock names into $(VENV)'
+	@$(PIP) install --require-hashes --requirement requirements-servers.lock
 	@touch $@
 
 $(UV): Makefile
