@@ -5,16 +5,20 @@
 Start with `Boundary`, `tool` and `Scope`; the README shows the rest.
 """
 
-from coatcheck.artifacts.directory import DirectoryStore, Usage
+from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.memory import MemoryStore
 from coatcheck.artifacts.meta import Artifact, ArtifactMeta, MediaType, Page, PutResult, Swept
 from coatcheck.artifacts.open import open_store
 from coatcheck.artifacts.port import ArtifactReader, ArtifactStore
 from coatcheck.artifacts.ref import make_ref
+from coatcheck.artifacts.s3.store import S3Store
 from coatcheck.artifacts.ticket import Ticket, is_ticket
+from coatcheck.artifacts.usage import Usage
+from coatcheck.artifacts.write_behind import WriteBehind
 from coatcheck.boundary.approval import Approvals, MemoryApprovals
 from coatcheck.boundary.boundary import Boundary
 from coatcheck.boundary.chain import CallNext, Inside, Middleware, inside
+from coatcheck.boundary.claims import DirectoryApprovals
 from coatcheck.boundary.session import Session
 from coatcheck.boundary.tool import Tool, tool
 from coatcheck.call import ToolCall
@@ -56,6 +60,8 @@ from coatcheck.events import (
     PickJudged,
     ResultRefused,
     RouteConflict,
+    StoreUploadFailed,
+    StoreUploadLeft,
     StreamBroken,
     ToolEnded,
     ToolStarted,
@@ -159,6 +165,7 @@ __all__ = [
     "Delivery",
     "Denied",
     "Deny",
+    "DirectoryApprovals",
     "DirectoryStore",
     "Edge",
     "Effect",
@@ -210,6 +217,7 @@ __all__ = [
     "ResultRefused",
     "RouteConflict",
     "Rule",
+    "S3Store",
     "STATUSES",
     "Scope",
     "Search",
@@ -219,6 +227,8 @@ __all__ = [
     "Status",
     "StoreError",
     "StoreUnavailable",
+    "StoreUploadFailed",
+    "StoreUploadLeft",
     "Stream",
     "StreamBroken",
     "StreamResult",
@@ -238,6 +248,7 @@ __all__ = [
     "UnfinishedAbsence",
     "UnknownParent",
     "Usage",
+    "WriteBehind",
     "absent",
     "after_chunk",
     "after_tool",

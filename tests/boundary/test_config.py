@@ -127,6 +127,36 @@ def test_every_key_reaches_the_boundary(tmp_path: Path, host: Any) -> None:
     assert boundary.emit is not None
 
 
+def test_a_store_may_be_a_table_of_its_url_and_its_settings(tmp_path: Path) -> None:
+    boundary = load(
+        tmp_path,
+        """
+        [store]
+        url = "s3://bucket/a/b?region=eu-west-1"
+        endpoint_url = "http://127.0.0.1:9000"
+        ttl = "7d"
+        part_size = 16_777_216
+        timeout = 5
+        [store.extra_put_args]
+        ServerSideEncryption = "aws:kms"
+        BucketKeyEnabled = true
+        """,
+    )
+    assert isinstance(boundary.store, cc.S3Store)
+    settings = boundary.store._settings
+    assert (settings.bucket, settings.prefix, settings.part_size) == ("bucket", "a/b", 16 << 20)
+    assert (settings.connection.region, settings.connection.timeout) == ("eu-west-1", 5.0)
+    assert settings.retention.ttl == timedelta(days=7)
+    assert settings.put_args == {"ServerSideEncryption": "aws:kms", "BucketKeyEnabled": True}
+
+
+def test_a_store_may_be_wrapped_by_the_file(tmp_path: Path) -> None:
+    boundary = load(tmp_path, '[store]\nurl = "memory:"\nmax_count = 7\nwrite_behind = true')
+    assert isinstance(boundary.store, cc.WriteBehind)
+    boundary = load(tmp_path, '[store]\nurl = "memory:"\nwrite_behind = false')
+    assert isinstance(boundary.store, cc.MemoryStore)
+
+
 def test_the_file_may_say_all_that_the_class_takes_but_the_clock(tmp_path: Path) -> None:
     from coatcheck.boundary.config import _File, _PlacementTable, _TruncationTable
 
@@ -218,6 +248,15 @@ def test_a_duration_is_seconds_or_text_with_a_unit(tmp_path: Path, text: str, se
         ("store = 5", ("$.store",)),
         ("store = 'ftp://x'", ("ftp",)),
         ("store = 'memory:?ttl=soon'", ("ttl",)),
+        ("[store]\nttl = '7d'", ("$.store.url",)),
+        ("[store]\nurl = 5", ("$.store.url",)),
+        ("[store]\nurl = 's3://bucket'\nttll = '7d'", ("$.store", "'ttll'")),
+        ("[store]\nurl = 's3://bucket?ttl=7d'\nttl = '7d'", ("$.store", "ttl", "twice")),
+        ("[store]\nurl = 's3://bucket'\npart_size = 1.5", ("$.store", "part_size", "1.5")),
+        ("[store]\nurl = 's3://bucket'\nregion = ['x']", ("$.store", "region", "list")),
+        ("[store]\nurl = 's3://bucket'\nwrite_behind = 1", ("$.store", "write_behind")),
+        ("[store]\nurl = 's3://bucket'\n[store.extra_put_args]\nBody = 'x'", ("$.store", "extra_put_args", "'Body'")),
+        ("[store]\nurl = 'memory:'\n[store.extra_put_args]\nACL = 'x'", ("$.store", "extra_put_args")),
         ("[placement]\nmax_inline_chars = 1", ("store",)),
         ("tools = 'the_host:export'", ("$.tools",)),
         ("tools = [5]", ("$.tools[0]",)),

@@ -119,17 +119,18 @@ class Turns:
         self._locks: RunVar[dict[Hashable, tuple[Lock, list[None]]]] = RunVar("coatcheck.artifacts.turns")
 
     @asynccontextmanager
-    async def of(self, key: Hashable) -> AsyncIterator[None]:
-        """Wait until no other task is inside for this key."""
+    async def of(self, key: Hashable) -> AsyncIterator[bool]:
+        """Wait until no other task is inside for this key, and say whether there was one."""
         locks = self._locks.get(None)
         if locks is None:
             locks = {}
             self._locks.set(locks)
         lock, users = locks.setdefault(key, (Lock(), []))
         users.append(None)
+        waited = len(users) > 1
         try:
             async with lock:
-                yield
+                yield waited
         finally:
             users.pop()
             if not users:

@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from coatcheck.artifacts.open import open_store
+from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.retention import parse_duration
 from coatcheck.errors import ConfigurationError
 from coatcheck.steps.placement import Placement
@@ -40,7 +42,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     tools: list[_Object] | msgspec.UnsetType = msgspec.UNSET
     rules: list[_Object] | msgspec.UnsetType = msgspec.UNSET
     middleware: list[_Object] | msgspec.UnsetType = msgspec.UNSET
-    store: str | msgspec.UnsetType = msgspec.UNSET
+    store: str | dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
     placement: _PlacementTable | msgspec.UnsetType = msgspec.UNSET
     truncation: _TruncationTable | msgspec.UnsetType = msgspec.UNSET
     rule_timeout: _Duration | msgspec.UnsetType = msgspec.UNSET
@@ -76,6 +78,8 @@ def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{path}: {error}") from None
     settings = {name: value for name, value in msgspec.structs.asdict(file).items() if value is not msgspec.UNSET}
+    if isinstance(file.store, dict):
+        settings["store"] = _store(file.store)
     for name in ("tools", "rules", "middleware"):
         if name in settings:
             settings[name] = [_load(spec, f"$.{name}[{index}]") for index, spec in enumerate(settings[name])]
@@ -129,3 +133,14 @@ def _load(spec: str, path: str) -> Any:
         except AttributeError:
             raise ConfigurationError(f"{path}: {module_name} has no {attribute!r}") from None
     return found
+
+
+def _store(table: dict[str, Any]) -> ArtifactStore:
+    """The store of a table: its URL, and settings beside it."""
+    url = table.pop("url", None)
+    if not isinstance(url, str):
+        raise ConfigurationError('$.store.url is missing: say url = "s3://bucket/prefix", or the like')
+    try:
+        return open_store(url, table)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"$.store: {error}") from None

@@ -1,0 +1,184 @@
+"""Payloads on their way out: kept as the pieces in which they came, hashed beside the event loop, sent piece by piece.
+
+Laws (`design.md` section 5; the traps of aiobotocore that were measured):
+
+* A body knows its length and its hash, so nothing is hashed twice, and nothing large in the event loop.
+* A body can be sent again from its start, so that a request can be tried again.
+* A large body goes out in pieces, so that the loop has its turns and no second copy of a part is made.
+* What a source may change afterwards is copied before it is asked for more.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import time
+from base64 import b64encode
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
+from typing import Any
+
+from anyio.lowlevel import checkpoint
+
+from coatcheck.artifacts.meta import check_chunk
+from coatcheck.artifacts.workers import Workers
+
+__all__ = ["PIECE_BYTES", "Body", "Hasher", "Parts", "Pieces", "base64_of", "crc32_of"]
+
+PIECE_BYTES = 1 << 18
+"""What is hashed or sent between two turns for the other tasks: a fraction of a millisecond of work."""
+
+_LONGEST_TURN = 0.004
+
+Pieces = Sequence[bytes]
+"""A payload, or a part of one, in the order of its bytes."""
+
+
+class Body:
+    """What a request sends, as the transports of aiobotocore take it: they iterate over it, whichever they are.
+
+    Args:
+        pieces: the bytes.
+        sha256: their hash in hex, which signs the request; ``None``: it is signed without.
+    """
+
+    def __init__(self, pieces: Pieces, sha256: str | None) -> None:
+        self.sha256 = sha256
+        self.length: int = sum(map(len, pieces))
+        self._pieces = pieces
+        self._at = 0
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        """The bytes from the start, whatever was sent before."""
+        for piece in self._pieces:
+            for start in range(0, len(piece), PIECE_BYTES):
+                yield piece if len(piece) <= PIECE_BYTES else piece[start : start + PIECE_BYTES]
+
+    def __len__(self) -> int:
+        return self.length
+
+    async def read(self, size: int = -1) -> bytes:
+        """All of it at once: botocore takes a body for a file if it has this. The transports iterate."""
+        return b"".join(self._pieces)
+
+    def tell(self) -> int:
+        """Where the body stands: botocore asks before it sends, and seeks there before it sends again."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Nothing to do: every iteration begins at the start."""
+        return self._at
+
+
+class Hasher:
+    """The SHA-256 of a stream, made part by part in worker threads, in order.
+
+    Args:
+        workers: the threads.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._hash = hashlib.sha256()
+
+    async def update(self, pieces: Pieces) -> None:
+        """Take in more; one call after another."""
+        size = sum(map(len, pieces))
+        if size <= PIECE_BYTES:
+            self._update(pieces)
+            return
+        await self._workers.run(lambda job: self._update(pieces))
+
+    def _update(self, pieces: Pieces) -> None:
+        for piece in pieces:
+            self._hash.update(piece)
+
+    @property
+    def hexdigest(self) -> str:
+        """Of all that was taken in."""
+        return self._hash.hexdigest()
+
+
+async def crc32_of(workers: Workers, pieces: Pieces) -> str:
+    """The CRC-32 of a part as S3's headers spell it."""
+
+    def work(job: Any) -> int:
+        crc = 0
+        for piece in pieces:
+            crc = binascii.crc32(piece, crc)
+        return crc
+
+    return b64encode((await workers.run(work)).to_bytes(4)).decode()
+
+
+def base64_of(sha256: str) -> str:
+    """A hash in hex as S3's headers spell it."""
+    return b64encode(bytes.fromhex(sha256)).decode()
+
+
+class Parts:
+    """The chunks of a source, gathered to parts.
+
+    Args:
+        source: chunks of bytes, of any size.
+        check_size: is told how many bytes came so far, after every chunk; what it raises goes on.
+    """
+
+    def __init__(self, source: AsyncIterable[bytes], check_size: Callable[[int], None]) -> None:
+        self._chunks = aiter(source)
+        self._check_size = check_size
+        self._rest: bytes = b""
+        self._count = self._size = 0
+        self._ended = False
+        self._due = time.monotonic() + _LONGEST_TURN
+
+    async def next(self, part_bytes: int) -> list[bytes]:
+        """The next part, of exactly ``part_bytes``; at the end what is left, which is shorter.
+
+        Raises:
+            InvalidArtifact: a chunk is no bytes.
+        """
+        pieces: list[bytes] = []
+        small: list[bytes] = []  # chunks that are joined before they are kept, or many of them would weigh too much
+        size = small_size = 0
+        while size < part_bytes and (chunk := await self._pull()):
+            if size + len(chunk) > part_bytes:
+                room = part_bytes - size
+                chunk, self._rest = chunk[:room], chunk[room:]
+            size += len(chunk)
+            small.append(chunk)
+            small_size += len(chunk)
+            if small_size >= PIECE_BYTES or size == part_bytes:
+                pieces.append(small[0] if len(small) == 1 else b"".join(small))
+                small, small_size = [], 0
+        if small:
+            pieces.append(small[0] if len(small) == 1 else b"".join(small))
+        return pieces
+
+    async def more(self) -> bool:
+        """Whether there is more: whether the next part holds anything."""
+        self._rest = await self._pull()
+        return bool(self._rest)
+
+    async def _pull(self) -> bytes:
+        """The next chunk that is not empty; nothing: there is none. The other tasks have their turns."""
+        while True:
+            if self._rest:
+                chunk, self._rest = self._rest, b""
+                return chunk
+            if self._ended:
+                return b""
+            if time.monotonic() >= self._due:
+                await checkpoint()
+                self._due = time.monotonic() + _LONGEST_TURN
+            try:
+                came = await anext(self._chunks)
+            except StopAsyncIteration:
+                self._ended = True
+                return b""
+            data = check_chunk(came, self._count)
+            chunk = data if isinstance(data, bytes) else bytes(data)
+            self._count += 1
+            self._size += len(chunk)
+            self._check_size(self._size)
+            if chunk:
+                return chunk

@@ -1,0 +1,145 @@
+"""The one client of a store and event loop: what is changed of aiobotocore's defaults, and why.
+
+* ``Expect: 100-continue`` is not sent: the transport waits for the interim answer without a timeout.
+* Checksums go only where they are asked for: the default ones are refused, or stored as data, by many servers.
+* The hash that signs a request is taken from its body, which knows it.
+* The user agent is a constant; else it is built twice for every request.
+* Everything that blocks (imports, reading of models and profiles) is done in a worker thread.
+
+On asyncio the transport is aiohttp, which is the faster one there; on trio it is httpx, the only one that runs there.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from anyio import to_thread
+
+from coatcheck.artifacts.s3.body import Body
+from coatcheck.artifacts.s3.settings import Connection
+from coatcheck.errors import ConfigurationError
+
+__all__ = ["Client", "opened_client"]
+
+Client = Any
+"""An aiobotocore client of S3, which has no types of its own."""
+
+_SIGNER = "coatcheck-s3v4"
+_LONGEST_CONNECT = 5.0  # seconds
+_sessions: dict[bool, Any] = {}
+_making = threading.Lock()
+
+
+@asynccontextmanager
+async def opened_client(connection: Connection) -> AsyncIterator[Client]:
+    """A client until the end of the block.
+
+    Raises:
+        ConfigurationError: the extra is not installed, or a setting of the environment cannot be honoured.
+    """
+    trio: Any = sys.modules.get("trio")
+    on_trio = trio is not None and bool(trio.lowlevel.in_trio_run())
+    session, arguments = await to_thread.run_sync(_prepare, connection, on_trio)
+    from botocore.exceptions import BotoCoreError
+
+    problem = None
+    async with AsyncExitStack() as stack:
+        try:
+            client = await stack.enter_async_context(session.create_client("s3", **arguments))
+        except (BotoCoreError, ValueError) as error:
+            problem = f"the S3 client cannot be made: {type(error).__name__}"
+        else:
+            _adapt(client)
+            yield client
+    if problem is not None:
+        raise ConfigurationError(problem)
+
+
+def _prepare(connection: Connection, on_trio: bool) -> tuple[Any, dict[str, Any]]:
+    """The process's session for this kind of event loop, and what a client is made with. It blocks."""
+    try:
+        from aiobotocore.config import AioConfig
+        from aiobotocore.httpsession import AIOHTTPSession
+        from aiobotocore.httpxsession import HttpxSession
+    except ImportError as error:
+        raise ConfigurationError(f"a store on S3 needs the extra s3, for want of {error.name}: coatcheck[s3]") from None
+    _know_payloads()
+    with _making:
+        session = _sessions.get(on_trio)
+        if session is None:
+            session = _sessions[on_trio] = _make_session(AioConfig(http_session_cls=HttpxSession) if on_trio else None)
+        session.warm_up_loader_caches("s3")
+        region = connection.region or session.get_config_variable("region")
+    if region is None and connection.endpoint_url is not None:
+        region = "us-east-1"  # what servers other than AWS call their only region
+    style = "auto" if connection.endpoint_url is None else "path"
+    once = connection.timeout / connection.attempts
+    config = AioConfig(
+        http_session_cls=HttpxSession if on_trio else AIOHTTPSession,
+        # There a request waits for a connection, and for each piece that is sent, as long as its own deadline lets it.
+        connector_args={"write_timeout": None, "pool_timeout": None} if on_trio else None,
+        signature_version="s3v4",
+        s3={"addressing_style": style},
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        retries={"mode": "standard", "total_max_attempts": connection.attempts},
+        # As many bodies may be read as requests are under way: see `Requests`.
+        max_pool_connections=2 * connection.connections,
+        connect_timeout=min(_LONGEST_CONNECT, once),
+        read_timeout=once,
+        user_agent=f"coatcheck/{importlib.metadata.version('coatcheck')}",
+    )
+    credentials = connection.credentials
+    arguments: dict[str, Any] = {
+        "region_name": region,
+        "endpoint_url": connection.endpoint_url,
+        "verify": connection.ca_bundle,
+        "config": config,
+    }
+    if credentials is not None:
+        arguments["aws_access_key_id"] = credentials.access_key_id
+        arguments["aws_secret_access_key"] = credentials.secret_access_key
+        arguments["aws_session_token"] = credentials.session_token
+    return session, arguments
+
+
+def _make_session(config: Any) -> Any:
+    from aiobotocore.session import get_session
+
+    session = get_session()
+    if config is not None:
+        session.set_default_client_config(config)  # tells the fetchers of credentials on which loop they run
+    return session
+
+
+def _adapt(client: Client) -> None:
+    """Take out of a client what does harm here."""
+    from botocore.handlers import add_expect_header
+
+    client.meta.events.unregister("before-call.s3", add_expect_header)
+    client.meta.events.register("choose-signer.s3", _choose_signer)
+
+
+def _choose_signer(signature_version: object, **_: object) -> str | None:
+    return _SIGNER if signature_version == "s3v4" else None
+
+
+def _know_payloads() -> None:
+    """Teach botocore a signer that asks a body for its hash: the way to add one is this table."""
+    from botocore.auth import AUTH_TYPE_MAPS, UNSIGNED_PAYLOAD, S3SigV4Auth
+
+    if _SIGNER in AUTH_TYPE_MAPS:
+        return
+
+    class KnownPayload(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types
+        def payload(self, request: Any) -> str:
+            if isinstance(request.body, Body):
+                return request.body.sha256 or str(UNSIGNED_PAYLOAD)
+            return str(super().payload(request))
+
+    AUTH_TYPE_MAPS[_SIGNER] = KnownPayload

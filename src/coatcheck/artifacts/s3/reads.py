@@ -1,0 +1,140 @@
+"""How an artifact is found in the bucket, and read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from datetime import datetime
+
+import msgspec
+
+from coatcheck.artifacts.meta import Artifact, ArtifactMeta, check_range
+from coatcheck.artifacts.port import ArtifactReader
+from coatcheck.artifacts.ref import is_ref
+from coatcheck.artifacts.retention import is_expired
+from coatcheck.artifacts.s3.keys import Segments
+from coatcheck.artifacts.s3.opened import Opened
+from coatcheck.artifacts.s3.reader import Chunks
+from coatcheck.artifacts.s3.record import Record
+from coatcheck.artifacts.s3.requests import Fetched, Found
+from coatcheck.artifacts.workers import Workers
+from coatcheck.errors import IntegrityError, StoreUnavailable
+
+__all__ = ["There", "find", "get", "head", "open_payload"]
+
+
+class There(msgspec.Struct, frozen=True):
+    """The object that a ref leads to, living or not.
+
+    Attributes:
+        record: what it says of itself; ``None``: nothing that can be trusted.
+        found: the object. generation: of its key.
+    """
+
+    key: str
+    generation: int | None
+    found: Found
+    record: Record | None
+
+    def payload_key(self, root: str) -> str:
+        """Where its payload is. ``root``: what all keys of the store begin with."""
+        return self.key if self.record is None or self.record.data is None else root + self.record.data
+
+
+async def find(
+    opened: Opened, segments: Segments, ref: str, now: datetime, *, skipped: Collection[int | None] = ()
+) -> There | None:
+    """The youngest object under a ref, in the generations that a read looks into, but for those that are skipped."""
+    if not is_ref(ref):
+        return None
+    for generation in opened.keys.generations.readable(now):
+        if generation in skipped:
+            continue
+        key = opened.keys.artifact(segments, ref, generation)
+        found = await opened.requests.head(key)
+        if found is not None:
+            return There(key, generation, found, Record.decode(ref, found.text))
+    return None
+
+
+async def head(opened: Opened, segments: Segments, ref: str, now: datetime) -> ArtifactMeta | None:
+    """What is known of an artifact."""
+    record = _living(await find(opened, segments, ref, now), ref, now)
+    return None if record is None else record.meta
+
+
+async def get(opened: Opened, workers: Workers, segments: Segments, ref: str, now: datetime) -> Artifact | None:
+    """An artifact with its payload, in one request, if the object holds it and the connection does not break."""
+    if not is_ref(ref):
+        return None
+    for generation in opened.keys.generations.readable(now):
+        key = opened.keys.artifact(segments, ref, generation)
+        async with opened.requests.fetch(key) as fetched:
+            if fetched is None:
+                continue
+            record = _living(There(key, generation, fetched.found, Record.decode(ref, fetched.found.text)), ref, now)
+            if record is None:
+                return None
+            if record.data is not None:
+                break
+            data = await _whole(opened, record.meta, fetched)
+        if data is None:
+            break
+        digest = await workers.digest(data)
+        if digest != record.meta.digest:
+            raise IntegrityError(ref, record.meta.digest, digest)
+        return Artifact(record.meta, data)
+    else:
+        return None
+    async with open_payload(opened, segments, ref, 0, None, now) as reader:
+        return None if reader is None else Artifact(reader.meta, await reader.read())
+
+
+async def _whole(opened: Opened, meta: ArtifactMeta, fetched: Fetched) -> bytes | None:
+    """All of a body; ``None``: it broke off, and has to be read again."""
+    if fetched.found.size != meta.bytes:
+        raise IntegrityError(meta.ref, f"{meta.bytes} bytes", f"{fetched.found.size} bytes")
+    try:
+        data = await opened.requests.read(fetched.body, size=meta.bytes)
+    except StoreUnavailable:
+        return None
+    return data if len(data) == meta.bytes else None
+
+
+@asynccontextmanager
+async def open_payload(
+    opened: Opened, segments: Segments, ref: str, start: int, end: int | None, now: datetime
+) -> AsyncIterator[ArtifactReader | None]:
+    """An artifact's payload, or a part of it."""
+    there = await find(opened, segments, ref, now)
+    record = _living(there, ref, now)
+    if there is None or record is None:
+        yield None
+        return
+    first, last = check_range(start, end, record.meta.bytes)
+    found: list[There] = [there]
+
+    async def locate() -> str | None:
+        """Where the payload is. A put may have moved it since it was asked for last."""
+        now_there = found.pop() if found else await find(opened, segments, ref, now)
+        return None if now_there is None else now_there.payload_key(opened.keys.root)
+
+    chunks = Chunks(opened.requests, record.meta, first, last, locate)
+    try:
+        there_is_a_payload = await chunks.begin()
+        yield ArtifactReader(record.meta, first, last, chunks) if there_is_a_payload else None
+    finally:
+        await chunks.close()
+
+
+def _living(there: There | None, ref: str, now: datetime) -> Record | None:
+    """The record that is served.
+
+    Raises:
+        IntegrityError: the object does not say what it is.
+    """
+    if there is None:
+        return None
+    if there.record is None:
+        raise IntegrityError(ref, "what the artifact says of itself", "metadata that says nothing of the kind")
+    return None if is_expired(there.record.meta.expires_at, now) else there.record
