@@ -16,6 +16,7 @@ QUICKLY = {
     "import_time": ["--rounds", "1"],
     "placement": ["--quick"],
     "revisions": ["--rounds", "1", "--slots", "1"],
+    "s3": ["--quick"],
     "store_size": ["--quick"],
     "streams": ["--quick"],
 }
