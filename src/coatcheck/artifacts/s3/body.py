@@ -15,14 +15,15 @@ import hashlib
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Literal
 
+import msgspec
 from anyio.lowlevel import checkpoint
 
 from coatcheck.artifacts.meta import check_chunk
 from coatcheck.artifacts.workers import Workers
 
-__all__ = ["PIECE_BYTES", "Body", "Hasher", "Parts", "Pieces", "base64_of", "crc32_of"]
+__all__ = ["PIECE_BYTES", "Body", "Hasher", "Part", "Parts", "Pieces", "Sum", "base64_of", "hash_of", "summed_up"]
 
 PIECE_BYTES = 1 << 18
 """What is hashed or sent between two turns for the other tasks: a fraction of a millisecond of work."""
@@ -47,11 +48,15 @@ class Body:
         self._pieces = pieces
         self._at = 0
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[bytes | memoryview]:
         """The bytes from the start, whatever was sent before."""
         for piece in self._pieces:
+            if len(piece) <= PIECE_BYTES:
+                yield piece
+                continue
+            view = memoryview(piece)  # which is not copied to be cut
             for start in range(0, len(piece), PIECE_BYTES):
-                yield piece if len(piece) <= PIECE_BYTES else piece[start : start + PIECE_BYTES]
+                yield view[start : start + PIECE_BYTES]
 
     def __len__(self) -> int:
         return self.length
@@ -70,27 +75,14 @@ class Body:
 
 
 class Hasher:
-    """The SHA-256 of a stream, made part by part in worker threads, in order.
+    """The SHA-256 of a payload, made of its pieces in order."""
 
-    Args:
-        workers: the threads.
-    """
-
-    def __init__(self, workers: Workers) -> None:
-        self._workers = workers
+    def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
-    async def update(self, pieces: Pieces) -> None:
-        """Take in more; one call after another."""
-        size = sum(map(len, pieces))
-        if size <= PIECE_BYTES:
-            self._update(pieces)
-            return
-        await self._workers.run(lambda job: self._update(pieces))
-
-    def _update(self, pieces: Pieces) -> None:
-        for piece in pieces:
-            self._hash.update(piece)
+    def update(self, piece: bytes) -> None:
+        """Take in more. It takes time: see `PIECE_BYTES`."""
+        self._hash.update(piece)
 
     @property
     def hexdigest(self) -> str:
@@ -98,16 +90,46 @@ class Hasher:
         return self._hash.hexdigest()
 
 
-async def crc32_of(workers: Workers, pieces: Pieces) -> str:
-    """The CRC-32 of a part as S3's headers spell it."""
+async def hash_of(workers: Workers, pieces: Pieces) -> str:
+    """The SHA-256 of a payload in hex; a large one is hashed in a thread, where it does not hold up the loop."""
+    if sum(map(len, pieces)) <= PIECE_BYTES:
+        return _sha256(pieces)
+    return await workers.run(lambda job: _sha256(pieces))
 
-    def work(job: Any) -> int:
-        crc = 0
-        for piece in pieces:
+
+def _sha256(pieces: Pieces) -> str:
+    hashed = hashlib.sha256()
+    for piece in pieces:
+        hashed.update(piece)
+    return hashed.hexdigest()
+
+
+Sum = Literal["crc32", "sha256"]
+"""What a server compares of a part: a checksum, or the hash that signs the request."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A part that is ready to be sent. crc32: in base64. sha256: in hex."""
+
+    pieces: Pieces
+    crc32: str | None = None
+    sha256: str | None = None
+
+
+def summed_up(pieces: Pieces, wanted: Sum, hasher: Hasher | None) -> Part:
+    """A part with its sum, while the payload's own hash takes it in. It blocks: for a worker thread."""
+    crc = 0
+    own = Hasher()
+    for piece in pieces:  # both at once, as long as a piece is in the processor's memory
+        if wanted == "crc32":
             crc = binascii.crc32(piece, crc)
-        return crc
-
-    return b64encode((await workers.run(work)).to_bytes(4)).decode()
+        else:
+            own.update(piece)
+        if hasher is not None:
+            hasher.update(piece)
+    if wanted == "crc32":
+        return Part(pieces, crc32=b64encode(crc.to_bytes(4)).decode())
+    return Part(pieces, sha256=own.hexdigest)
 
 
 def base64_of(sha256: str) -> str:
@@ -126,7 +148,7 @@ class Parts:
     def __init__(self, source: AsyncIterable[bytes], check_size: Callable[[int], None]) -> None:
         self._chunks = aiter(source)
         self._check_size = check_size
-        self._rest: bytes = b""
+        self._rest: bytes | memoryview = b""  # a view, so that a large chunk is not copied for every part of it
         self._count = self._size = 0
         self._ended = False
         self._due = time.monotonic() + _LONGEST_TURN
@@ -142,10 +164,10 @@ class Parts:
         size = small_size = 0
         while size < part_bytes and (chunk := await self._pull()):
             if size + len(chunk) > part_bytes:
-                room = part_bytes - size
-                chunk, self._rest = chunk[:room], chunk[room:]
+                view, room = memoryview(chunk), part_bytes - size
+                chunk, self._rest = view[:room], view[room:]
             size += len(chunk)
-            small.append(chunk)
+            small.append(chunk if isinstance(chunk, bytes) else bytes(chunk))
             small_size += len(chunk)
             if small_size >= PIECE_BYTES or size == part_bytes:
                 pieces.append(small[0] if len(small) == 1 else b"".join(small))
@@ -159,7 +181,7 @@ class Parts:
         self._rest = await self._pull()
         return bool(self._rest)
 
-    async def _pull(self) -> bytes:
+    async def _pull(self) -> bytes | memoryview:
         """The next chunk that is not empty; nothing: there is none. The other tasks have their turns."""
         while True:
             if self._rest:

@@ -54,7 +54,7 @@ async def opened_client(connection: Connection) -> AsyncIterator[Client]:
         except (BotoCoreError, ValueError) as error:
             problem = f"the S3 client cannot be made: {type(error).__name__}"
         else:
-            _adapt(client)
+            _adapt(client, own_endpoint=connection.endpoint_url is not None)
             yield client
     if problem is not None:
         raise ConfigurationError(problem)
@@ -117,12 +117,22 @@ def _make_session(config: Any) -> Any:
     return session
 
 
-def _adapt(client: Client) -> None:
+def _adapt(client: Client, *, own_endpoint: bool) -> None:
     """Take out of a client what does harm here."""
     from botocore.handlers import add_expect_header
 
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("choose-signer.s3", _choose_signer)
+    if own_endpoint:
+        client.meta.events.register("before-call.s3", _follow_nothing)
+
+
+def _follow_nothing(context: dict[str, Any], **_: object) -> None:
+    """Let a redirection be an error: botocore would ask for the bucket's region, be redirected, ask again, without end.
+
+    Only AWS says where a bucket lies, and there it stays as it is.
+    """
+    context.setdefault("s3_redirect", {})["redirected"] = True
 
 
 def _choose_signer(signature_version: object, **_: object) -> str | None:
@@ -138,8 +148,9 @@ def _know_payloads() -> None:
 
     class KnownPayload(S3SigV4Auth):  # type: ignore[misc]  # botocore has no types
         def payload(self, request: Any) -> str:
-            if isinstance(request.body, Body):
-                return request.body.sha256 or str(UNSIGNED_PAYLOAD)
+            body = request.data  # `request.body` would make the whole request anew
+            if isinstance(body, Body):
+                return body.sha256 or str(UNSIGNED_PAYLOAD)
             return str(super().payload(request))
 
     AUTH_TYPE_MAPS[_SIGNER] = KnownPayload

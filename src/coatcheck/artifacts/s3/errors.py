@@ -30,7 +30,9 @@ __all__ = ["Place", "Refusal", "explain", "refusal_of"]
 _DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden", "403"})
 _UNKNOWN_KEY = frozenset({"InvalidAccessKeyId", "InvalidTokenId", "InvalidToken", "UnrecognizedClientException"})
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired"})
-_REDIRECTED = frozenset({"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301", "307"})
+_REDIRECTED = frozenset(
+    {"PermanentRedirect", "TemporaryRedirect", "AuthorizationHeaderMalformed", "301", "302", "307", "308"}
+)
 _BUSY = frozenset({"SlowDown", "ServiceUnavailable", "TooManyRequests", "ErrTooManyRequest", "Throttling"})
 
 
@@ -114,6 +116,11 @@ def _refused(refusal: Refusal, place: Place) -> str:
     if code == "RequestTimeTooSkewed":
         return f"the clock of this machine and that of {place} differ by too much ({code}); set it"
     if code in _REDIRECTED:
+        if refusal.region is None and refusal.status in (301, 302, 307, 308):
+            return (
+                f"{place} redirects to elsewhere ({code}), and is not in the region {place.region} or not at this "
+                "endpoint; correct region, or endpoint_url"
+            )
         there = f"; it lies in {refusal.region}" if refusal.region else ""
         return f"{place} is not in the region {place.region}{there} ({code}); correct region"
     if code in _DENIED or refusal.status == 403:

@@ -26,7 +26,7 @@ from coatcheck.artifacts.meta import ArtifactMeta, Clock, PutResult, PutWords, S
 from coatcheck.artifacts.notices import Notices
 from coatcheck.artifacts.ref import make_ref, normalise_media_type
 from coatcheck.artifacts.retention import is_expired, resolve_expires_at
-from coatcheck.artifacts.s3.body import PIECE_BYTES, Body, Hasher, Parts, Pieces, base64_of
+from coatcheck.artifacts.s3.body import PIECE_BYTES, Body, Hasher, Parts, Pieces, base64_of, hash_of
 from coatcheck.artifacts.s3.errors import Refusal
 from coatcheck.artifacts.s3.keys import LONGEST_STREAM, Segments
 from coatcheck.artifacts.s3.opened import Opened
@@ -85,9 +85,7 @@ class Puts:
 
     async def put(self, segments: Segments, words: PutWords, pieces: Pieces) -> PutResult:
         """Store a payload that is at hand."""
-        hasher = Hasher(self._workers)
-        await hasher.update(pieces)
-        payload = _Payload(pieces, sum(map(len, pieces)), hasher.hexdigest)
+        payload = _Payload(pieces, sum(map(len, pieces)), await hash_of(self._workers, pieces))
         await self._check_parents(segments, words)
         if self._keys.generations.seconds is None and words.expires_at is not None:
             return await self._put_apart(segments, words, payload)
@@ -172,7 +170,7 @@ class Puts:
         await self._check_parents(segments, words)
         begun = read_clock(self._clock)
         key = self._keys.new_data(segments, begun)
-        hasher = Hasher(self._workers)
+        hasher = Hasher()
         waiting = [first]
         del first
 
@@ -209,20 +207,21 @@ class Puts:
             there = await self._find(segments, ref)
             refusal: Refusal | None = None
             completed = False
-            for attempt in range(1, self._attempts + 1):
-                record, now = self._record(words, digest, size)
-                old = await self._old(there, now, None)
-                if old is not None:
-                    if old.sound and self._serves(old.record, record):
-                        if completed:  # another one was quicker, and nobody knows of this one
-                            await self._forget(data)
-                        return PutResult(old.record.meta, created=False)
-                    record = old.record.refreshed(record)
-                record = msgspec.structs.replace(record, data=data.removeprefix(self._keys.root))
-                text = record.encode()  # before anything is sent
-                key, absent = self._target(segments, ref, there, now)
-                # From here on nobody is cancelled half way: it must be known whether the data object is named.
-                with anyio.CancelScope(shield=True):
+            with anyio.CancelScope() as ending:
+                for attempt in range(1, self._attempts + 1):
+                    record, now = self._record(words, digest, size)
+                    old = await self._old(there, now, None)
+                    if old is not None:
+                        if old.sound and self._serves(old.record, record):
+                            if completed:  # another one was quicker, and nobody knows of this one
+                                await self._forget(data)
+                            return PutResult(old.record.meta, created=False)
+                        record = old.record.refreshed(record)
+                    record = msgspec.structs.replace(record, data=data.removeprefix(self._keys.root))
+                    text = record.encode()  # before anything is sent
+                    key, absent = self._target(segments, ref, there, now)
+                    # From here on nobody is cancelled half way: it must be known whether the data object is named.
+                    ending.shield = True
                     if not completed:
                         await complete()
                         completed = True
@@ -230,12 +229,12 @@ class Puts:
                         await self._forget(data)
                         raise StoreUnavailable(f"S3 could not {_TASK}: its stream took longer than {LONGEST_STREAM}")
                     refusal = await self._point(key, text, record.meta.media_type, if_absent=absent)
-                if refusal is None:
-                    return await self._stored(segments, record.meta, now, created=old is None)
-                await self._pause(refusal, attempt)
-                there = await self._find(segments, ref)
-                if there is not None and there.record == record:  # the answer to an earlier attempt was lost
-                    return await self._stored(segments, record.meta, now, created=old is None)
+                    if refusal is not None:
+                        await self._pause(refusal, attempt)
+                        there = await self._find(segments, ref)
+                    if refusal is None or (there is not None and there.record == record):  # an answer was lost
+                        ending.shield = False
+                        return await self._stored(segments, record.meta, now, created=old is None)
             await self._forget(data)
             raise self._contested(refusal)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -22,7 +23,8 @@ from coatcheck.errors import IntegrityError, StoreUnavailable
 __all__ = ["Chunks", "Gone"]
 
 _CHUNK = 1 << 18
-_BATCH = 1 << 21  # bytes that are hashed at once, in a thread, beside the reading
+_BATCH = 1 << 20  # bytes that are hashed at once, in a thread, beside the reading
+_MOST_BEHIND = 4  # batches
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 2.0  # seconds
 
@@ -45,23 +47,34 @@ class Chunks(AsyncIterator[bytes]):
         meta: the artifact's.
         start, end: the part, within the payload.
         locate: is asked for the key before the first request, and again where there is nothing under it any more.
+        body: the first connection, where there is one already, and what closes it.
     """
 
-    def __init__(self, requests: Requests, meta: ArtifactMeta, start: int, end: int, locate: Locate) -> None:
+    def __init__(
+        self,
+        requests: Requests,
+        meta: ArtifactMeta,
+        start: int,
+        end: int,
+        locate: Locate,
+        body: tuple[Fetched, AsyncExitStack] | None = None,
+    ) -> None:
         self._requests = requests
         self._meta = meta
         self._at = start
         self._end = end
         self._locate = locate
-        self._stack = AsyncExitStack()
         self._body: Fetched | None = None
+        self._stack = AsyncExitStack()
+        if body is not None:
+            self._body, self._stack = body
         self._reading = False
         self._closed = False
         self._digest = Digest() if (start, end) == (0, meta.bytes) else None
 
     async def begin(self) -> bool:
         """Open the first connection, where there is anything to read: whether the payload is there."""
-        if self._at == self._end:
+        if self._at == self._end or self._body is not None:
             return True
         try:
             await self._open()
@@ -154,27 +167,25 @@ class Digest:
         self._batch: list[bytes] = []
         self._size = 0
         self._thread: ThreadPoolExecutor | None = None
-        self._running: Future[None] | None = None
+        self._behind: deque[Future[None]] = deque()
 
     def add(self, chunk: bytes) -> None:
         """Take in the next chunk, after `ready`."""
         self._batch.append(chunk)
         self._size += len(chunk)
-        if self._size < _BATCH:
-            return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "coatcheck-digest")
-        batch, self._batch, self._size = self._batch, [], 0
-        self._running = self._thread.submit(self._take, batch)
+        if self._size >= _BATCH:
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(1, "coatcheck-digest")
+            batch, self._batch, self._size = self._batch, [], 0
+            self._behind.append(self._thread.submit(self._take, batch))
 
     async def ready(self) -> None:
-        """Wait until no more than one batch is behind."""
-        if self._size + _CHUNK >= _BATCH:
-            await self._wait()
+        """Wait until not too much is behind. The thread has work all the while."""
+        await self._wait(_MOST_BEHIND)
 
     async def finish(self) -> str:
         """The digest of all that was taken in."""
-        await self._wait()
+        await self._wait(0)
         batch, self._batch, self._size = self._batch, [], 0
         if batch:
             await to_thread.run_sync(self._take, batch)
@@ -184,13 +195,14 @@ class Digest:
     def close(self) -> None:
         """Let the thread go; it ends by itself."""
         if self._thread is not None:
-            self._thread.shutdown(wait=False)
+            self._thread.shutdown(wait=False, cancel_futures=True)
             self._thread = None
 
-    async def _wait(self) -> None:
-        if self._running is not None and not self._running.done():
-            await to_thread.run_sync(self._running.result, abandon_on_cancel=True)
-        self._running = None
+    async def _wait(self, most: int) -> None:
+        while self._behind and (len(self._behind) > most or self._behind[0].done()):
+            if not self._behind[0].done():
+                await to_thread.run_sync(self._behind[0].exception, abandon_on_cancel=True)
+            self._behind.popleft()
 
     def _take(self, batch: list[bytes]) -> None:
         for chunk in batch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 
 import msgspec
@@ -15,7 +15,7 @@ from coatcheck.artifacts.retention import is_expired
 from coatcheck.artifacts.s3.keys import Segments
 from coatcheck.artifacts.s3.opened import Opened
 from coatcheck.artifacts.s3.reader import Chunks
-from coatcheck.artifacts.s3.record import Record
+from coatcheck.artifacts.s3.record import POINTER, Record
 from coatcheck.artifacts.s3.requests import Fetched, Found
 from coatcheck.artifacts.workers import Workers
 from coatcheck.errors import IntegrityError, StoreUnavailable
@@ -92,8 +92,7 @@ async def get(opened: Opened, workers: Workers, segments: Segments, ref: str, no
 
 async def _whole(opened: Opened, meta: ArtifactMeta, fetched: Fetched) -> bytes | None:
     """All of a body; ``None``: it broke off, and has to be read again."""
-    if fetched.found.size != meta.bytes:
-        raise IntegrityError(meta.ref, f"{meta.bytes} bytes", f"{fetched.found.size} bytes")
+    _check_size(meta, fetched)
     try:
         data = await opened.requests.read(fetched.body, size=meta.bytes)
     except StoreUnavailable:
@@ -105,26 +104,59 @@ async def _whole(opened: Opened, meta: ArtifactMeta, fetched: Fetched) -> bytes 
 async def open_payload(
     opened: Opened, segments: Segments, ref: str, start: int, end: int | None, now: datetime
 ) -> AsyncIterator[ArtifactReader | None]:
-    """An artifact's payload, or a part of it."""
-    there = await find(opened, segments, ref, now)
-    record = _living(there, ref, now)
-    if there is None or record is None:
-        yield None
-        return
-    first, last = check_range(start, end, record.meta.bytes)
-    found: list[There] = [there]
+    """An artifact's payload, or a part of it: in one request, if the object holds the payload itself."""
+    async with AsyncExitStack() as stack:
+        there, body = await _opened(opened, segments, ref, start, end, now, stack)
+        record = _living(there, ref, now)
+        if there is None or record is None:
+            yield None
+            return
+        if body is not None:
+            _check_size(record.meta, body)
+        found: list[There] = [there]
 
-    async def locate() -> str | None:
-        """Where the payload is. A put may have moved it since it was asked for last."""
-        now_there = found.pop() if found else await find(opened, segments, ref, now)
-        return None if now_there is None else now_there.payload_key(opened.keys.root)
+        async def locate() -> str | None:
+            """Where the payload is. A put may have moved it since it was asked for last."""
+            there = found.pop() if found else await find(opened, segments, ref, now)
+            return None if there is None else there.payload_key(opened.keys.root)
 
-    chunks = Chunks(opened.requests, record.meta, first, last, locate)
-    try:
-        there_is_a_payload = await chunks.begin()
-        yield ArtifactReader(record.meta, first, last, chunks) if there_is_a_payload else None
-    finally:
-        await chunks.close()
+        first, last = check_range(start, end, record.meta.bytes)
+        adopted = None if body is None else (body, stack.pop_all())
+        chunks = Chunks(opened.requests, record.meta, first, last, locate, adopted)
+        try:
+            is_there = await chunks.begin()
+            yield ArtifactReader(record.meta, first, last, chunks) if is_there else None
+        finally:
+            await chunks.close()
+
+
+async def _opened(
+    opened: Opened,
+    segments: Segments,
+    ref: str,
+    start: int,
+    end: int | None,
+    now: datetime,
+    stack: AsyncExitStack,
+) -> tuple[There | None, Fetched | None]:
+    """What is under a ref, and its body, which ``stack`` closes; ``None``: the body has to be asked for."""
+    if start == end or start > len(POINTER) or not is_ref(ref):  # of a pointer there would be no such part
+        return await find(opened, segments, ref, now), None
+    for generation in opened.keys.generations.readable(now):
+        key = opened.keys.artifact(segments, ref, generation)
+        body = await stack.enter_async_context(opened.requests.fetch(key, start, end))
+        if body is not None:
+            there = There(key, generation, body.found, Record.decode(ref, body.found.text))
+            if there.record is not None and there.record.data is None:
+                return there, body
+            await stack.aclose()
+            return there, None
+    return None, None
+
+
+def _check_size(meta: ArtifactMeta, fetched: Fetched) -> None:
+    if fetched.found.size != meta.bytes:
+        raise IntegrityError(meta.ref, f"{meta.bytes} bytes", f"{fetched.found.size} bytes")
 
 
 def _living(there: There | None, ref: str, now: datetime) -> Record | None:

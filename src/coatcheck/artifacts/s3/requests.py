@@ -8,11 +8,11 @@ hold a request for ever otherwise.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from urllib.parse import urlsplit
 
 import anyio
@@ -82,6 +82,34 @@ class _Nothing:
         return b""
 
 
+class _HttpxBody:
+    """A body on trio. The one of aiobotocore leaves iterators behind when it is left early, which trio warns of."""
+
+    def __init__(self, response: Any) -> None:
+        self._response = response
+        self._chunks = response.aiter_raw()
+        self._rest = b""
+
+    async def read(self, size: int) -> bytes:
+        """At most so many bytes, as they come; all, where ``size`` is negative."""
+        if size < 0:
+            return b"".join([self._rest, *[chunk async for chunk in self._chunks]])
+        if not self._rest:
+            self._rest = await anext(self._chunks, b"")
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._response.aclose()
+            with suppress(Exception):  # asked once more, the iterators within find that it is closed, and end
+                await anext(self._chunks, b"")
+            await self._chunks.aclose()
+
+
 class Requests:
     """What one store asks of its bucket on one event loop.
 
@@ -103,6 +131,7 @@ class Requests:
         self._requests = CapacityLimiter(connection.connections)
         self._bodies = CapacityLimiter(connection.connections)
         self._vouched = -_VOUCHED
+        self._tells_sums = True  # until the server refuses to
 
     async def put(
         self,
@@ -138,7 +167,11 @@ class Requests:
 
     async def head(self, key: str, task: str = "look for an artifact") -> Found | None:
         """What is known of an object, or ``None``."""
-        answer = await self.ask(task, "head_object", (404,), Key=key, ChecksumMode="ENABLED")
+        sums: dict[str, Any] = {"ChecksumMode": "ENABLED"} if self._tells_sums else {}
+        answer = await self.ask(task, "head_object", (400, 404) if sums else (404,), Key=key, **sums)
+        if isinstance(answer, Refusal) and answer.status == 400:  # perhaps since it knows nothing of sums
+            answer = await self.ask(task, "head_object", (404,), Key=key)
+            self._tells_sums = False
         if isinstance(answer, Refusal):
             await self._check_bucket(answer, task)
             return None
@@ -169,6 +202,8 @@ class Requests:
                 yield None if found is None else Fetched(found, _Nothing())
                 return
             stream: Any = answer["Body"]
+            if hasattr(stream.raw_stream, "aiter_raw"):
+                stream = _HttpxBody(stream.raw_stream)
             async with stream:
                 yield Fetched(_found(answer, _whole_size(answer)), stream)
         finally:
@@ -192,7 +227,7 @@ class Requests:
         """Remove an object. Where there is none, nothing happens."""
         await self.ask(task, "delete_object", (404,), Key=key)
 
-    async def listing(self, prefix: str, task: str = "list artifacts") -> AsyncIterator[Listed]:
+    async def listing(self, prefix: str, task: str = "list artifacts") -> AsyncGenerator[Listed, None]:
         """Every object whose key begins with ``prefix``."""
         token: dict[str, Any] = {}
         while True:
@@ -254,7 +289,7 @@ class Requests:
         )
         return not isinstance(answer, Refusal)
 
-    async def uploads(self, prefix: str) -> AsyncIterator[Upload]:
+    async def uploads(self, prefix: str) -> AsyncGenerator[Upload, None]:
         """Every multipart upload that has not ended, whose key begins with ``prefix``."""
         marker: dict[str, Any] = {}
         while True:

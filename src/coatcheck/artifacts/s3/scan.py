@@ -7,9 +7,11 @@ where the listing tells enough.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import datetime, timedelta
 
+import anyio
 import msgspec
 
 from coatcheck.artifacts.meta import ArtifactMeta, Swept, utc_now
@@ -58,12 +60,13 @@ async def living(opened: Opened, segments: Segments, now: datetime) -> list[Arti
 async def usage(opened: Opened) -> tuple[Usage, ...]:
     """What every scope holds, by kind: one request an artifact."""
     counts: dict[tuple[Segments, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
-    async for segments, rows in _scopes(opened, opened.keys.root):
-        youngest = {row.key.ref: row for row in sorted(rows, key=lambda row: row.key.generation or 0)}
-        for record in await gathered(lambda row: _record(opened, row), youngest.values()):
-            if record is not None:
-                count, size = counts[segments, record.meta.kind]
-                counts[segments, record.meta.kind] = (count + 1, size + record.meta.bytes)
+    async with aclosing(_scopes(opened, opened.keys.root)) as scopes:
+        async for segments, rows in scopes:
+            youngest = {row.key.ref: row for row in sorted(rows, key=lambda row: row.key.generation or 0)}
+            for record in await gathered(lambda row: _record(opened, row), youngest.values()):
+                if record is not None:
+                    count, size = counts[segments, record.meta.kind]
+                    counts[segments, record.meta.kind] = (count + 1, size + record.meta.bytes)
     return tuple(Usage(segments, kind, *found) for (segments, kind), found in sorted(counts.items()))
 
 
@@ -105,9 +108,12 @@ async def evict(
 
 
 async def remove(opened: Opened, key: str, record: Record | None, task: str) -> None:
-    """Remove one object of an artifact, and then its data object, which only it names."""
-    await opened.requests.delete(key, task)
-    if record is not None and record.data is not None:
+    """Remove one object of an artifact, and then its data object, which only it names. No cancellation parts them."""
+    if record is None or record.data is None:
+        await opened.requests.delete(key, task)
+        return
+    with anyio.CancelScope(shield=True):
+        await opened.requests.delete(key, task)
         await opened.requests.delete(opened.keys.root + record.data, task)
 
 
@@ -119,8 +125,9 @@ async def sweep(opened: Opened, segments: Segments | None, now: datetime, *, dry
     """
     sweeping = _Sweep(opened, now, dry_run=dry_run)
     keys = opened.keys
-    async for _, rows in _scopes(opened, keys.root if segments is None else keys.scope(segments)):
-        await sweeping.artifacts(rows)
+    async with aclosing(_scopes(opened, keys.root if segments is None else keys.scope(segments))) as scopes:
+        async for _, rows in scopes:
+            await sweeping.artifacts(rows)
     await sweeping.orphans(keys.data_root if segments is None else keys.scope_data(segments))
     await sweeping.uploads(keys.root if segments is None else keys.scope(segments))
     if segments is not None:
@@ -203,11 +210,12 @@ class _Sweep:
 
     async def uploads(self, prefix: str) -> None:
         """Multipart uploads that were begun more than a day ago."""
-        async for upload in self._opened.requests.uploads(prefix):
-            if self._is_left(upload):
-                if not self._dry_run:
-                    await self._opened.requests.abort(upload.key, upload.id)
-                self._swept.append(Swept("", "", 0, "orphan"))
+        async with aclosing(self._opened.requests.uploads(prefix)) as uploads:
+            async for upload in uploads:
+                if self._is_left(upload):
+                    if not self._dry_run:
+                        await self._opened.requests.abort(upload.key, upload.id)
+                    self._swept.append(Swept("", "", 0, "orphan"))
 
     def _is_left(self, upload: Upload) -> bool:
         """Whether an upload is one of ours that nobody completes any more."""
@@ -234,23 +242,25 @@ class _Sweep:
         return tuple(self._swept)
 
 
-async def _rows(opened: Opened, prefix: str) -> AsyncIterator[_Row]:
-    async for listed in opened.requests.listing(prefix):
-        key = opened.keys.read(listed.key)
-        if key is not None:
-            yield _Row(key, listed)
+async def _rows(opened: Opened, prefix: str) -> AsyncGenerator[_Row, None]:
+    async with aclosing(opened.requests.listing(prefix)) as listing:
+        async for listed in listing:
+            key = opened.keys.read(listed.key)
+            if key is not None:
+                yield _Row(key, listed)
 
 
-async def _scopes(opened: Opened, prefix: str) -> AsyncIterator[tuple[Segments, list[_Row]]]:
+async def _scopes(opened: Opened, prefix: str) -> AsyncGenerator[tuple[Segments, list[_Row]], None]:
     """The objects of each scope: a listing has them in a row."""
     segments: Segments | None = None
     rows: list[_Row] = []
-    async for row in _rows(opened, prefix):
-        if row.key.segments != segments:
-            if segments is not None:
-                yield segments, rows
-            segments, rows = row.key.segments, []
-        rows.append(row)
+    async with aclosing(_rows(opened, prefix)) as every_row:
+        async for row in every_row:
+            if row.key.segments != segments:
+                if segments is not None:
+                    yield segments, rows
+                segments, rows = row.key.segments, []
+            rows.append(row)
     if segments is not None:
         yield segments, rows
 

@@ -11,7 +11,6 @@ Laws (`design.md` section 5):
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +21,7 @@ from anyio import CapacityLimiter
 
 from coatcheck.artifacts.notices import Notices, UploadLeft
 from coatcheck.artifacts.s3.abilities import Abilities
-from coatcheck.artifacts.s3.body import Body, Hasher, Pieces, crc32_of
+from coatcheck.artifacts.s3.body import Body, Hasher, Part, Pieces, Sum, summed_up
 from coatcheck.artifacts.s3.errors import Refusal
 from coatcheck.artifacts.s3.opened import Opened
 from coatcheck.artifacts.s3.requests import Requests
@@ -70,19 +69,19 @@ class Multipart:
         self._parts: dict[int, dict[str, Any]] = {}
         self._ended = False
 
-    async def send(self, number: int, pieces: Pieces) -> None:
-        """Send one part, with a sum over it that the server compares: the cheapest that it does compare."""
-        crc32 = sha256 = None
-        if self._abilities.compares_checksums:
-            crc32 = await crc32_of(self._workers, pieces)
-        else:
-            sha256 = await self._workers.run(lambda job: _sha256(pieces))
-        body = Body(pieces, sha256)
-        tag = await self._requests.put_part(self.key, self._id, number + 1, body, crc32)
-        part: dict[str, Any] = {"ETag": tag, "PartNumber": number + 1}
-        if crc32 is not None:
-            part["ChecksumCRC32"] = crc32
-        self._parts[number] = part
+    async def sum_up(self, pieces: Pieces, hasher: Hasher | None) -> Part:
+        """A part with the cheapest sum over it that the server compares; ``hasher`` takes it in, too."""
+        wanted: Sum = "crc32" if self._abilities.compares_checksums else "sha256"
+        return await self._workers.run(lambda job: summed_up(pieces, wanted, hasher))
+
+    async def send(self, number: int, part: Part) -> None:
+        """Send one part."""
+        body = Body(part.pieces, part.sha256)
+        tag = await self._requests.put_part(self.key, self._id, number + 1, body, part.crc32)
+        sent: dict[str, Any] = {"ETag": tag, "PartNumber": number + 1}
+        if part.crc32 is not None:
+            sent["ChecksumCRC32"] = part.crc32
+        self._parts[number] = sent
         self.size += body.length
 
     async def complete(self, *, if_absent: bool = False) -> Refusal | None:
@@ -174,35 +173,22 @@ async def pour(
         hasher: takes in all bytes; ``None``: their hash is known.
     """
     failed: list[Exception] = []
-    slots = CapacityLimiter(concurrency)
+    slots = CapacityLimiter(concurrency + 1)  # and one that is gathered
     before: anyio.Event | None = None
 
     def fail(error: Exception) -> None:
         failed.append(error)
         group.cancel_scope.cancel()
 
-    async def send(number: int, pieces: Pieces) -> None:
+    async def take(number: int, pieces: Pieces, turn: anyio.Event | None, done: anyio.Event, slot: object) -> None:
         try:
-            await upload.send(number, pieces)
+            if turn is not None and hasher is not None:
+                await turn.wait()
+            part = await upload.sum_up(pieces, hasher)
+            done.set()
+            await upload.send(number, part)
         except Exception as error:  # noqa: BLE001 - raised below, as it is
             fail(error)
-
-    async def hash_after(turn: anyio.Event | None, done: anyio.Event, pieces: Pieces) -> None:
-        if hasher is not None:
-            if turn is not None:
-                await turn.wait()
-            try:
-                await hasher.update(pieces)
-            except Exception as error:  # noqa: BLE001 - raised below, as it is
-                fail(error)
-        done.set()
-
-    async def take(number: int, pieces: Pieces, turn: anyio.Event | None, done: anyio.Event, slot: object) -> None:
-        """Send and hash one part; its slot is free when both are done."""
-        try:
-            async with anyio.create_task_group() as both:
-                both.start_soon(hash_after, turn, done, pieces)
-                await send(number, pieces)
         finally:
             slots.release_on_behalf_of(slot)
 
@@ -211,14 +197,14 @@ async def pour(
         try:
             while True:
                 size = part_bytes(number, first_part_bytes)
+                slots.total_tokens = 1 + max(1, concurrency * first_part_bytes // size)
+                slot = object()
+                await slots.acquire_on_behalf_of(slot)
                 pieces = await next_part(size)
                 if not pieces:
                     break
                 if number == _MOST_PARTS:
                     raise StoreUnavailable(f"S3 could not {_TASK}: it takes no more than {_MOST_PARTS} parts")
-                slots.total_tokens = max(1, concurrency * first_part_bytes // size)
-                slot = object()
-                await slots.acquire_on_behalf_of(slot)
                 done = anyio.Event()
                 group.start_soon(take, number, pieces, before, done, slot)
                 before = done
@@ -228,10 +214,3 @@ async def pour(
             fail(error)
     if failed:
         raise failed[0]
-
-
-def _sha256(pieces: Pieces) -> str:
-    hashed = hashlib.sha256()
-    for piece in pieces:
-        hashed.update(piece)
-    return hashed.hexdigest()

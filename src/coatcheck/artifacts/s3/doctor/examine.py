@@ -133,5 +133,4 @@ async def _check_settings(settings: S3Settings) -> Finding:
         async with opened_store(settings):
             return Finding("settings", "ok", "the store opens with them")
     except (ConfigurationError, StoreUnavailable) as error:
-        detail, consequence = explain_in_two(error)
-        return Finding("settings", "failed", detail, consequence, blocking=True)
+        return Finding("settings", "failed", str(error), "until then the store cannot be opened", blocking=True)

@@ -158,7 +158,7 @@ def explain_in_two(error: CoatcheckError) -> tuple[str, str]:
 
 def _certificate(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
     for _ in range(8):
-        if isinstance(error, ssl.SSLCertVerificationError):
+        if isinstance(error, ssl.SSLCertVerificationError) and hasattr(error, "verify_message"):
             return error
         if error is None:
             break

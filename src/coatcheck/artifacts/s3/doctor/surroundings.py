@@ -12,7 +12,7 @@ from coatcheck.artifacts.findings import Finding
 from coatcheck.artifacts.s3.doctor.bench import DOCTORS, Bench
 from coatcheck.artifacts.s3.settings import MIB
 
-__all__ = ["check_latency", "check_lifecycle", "check_region", "check_throughput", "check_versions"]
+__all__ = ["check_latency", "check_lifecycle", "check_region", "check_throughput", "check_versions", "concerns"]
 
 _SMALL = b"x" * 1024
 _TRIES = 7
@@ -73,7 +73,7 @@ async def check_lifecycle(bench: Bench) -> Finding:
             "sweeps remove what has expired, and what a crash left",
         )
     rules = [rule for rule in reply.said.get("Rules") or () if rule.get("Status") == "Enabled"]
-    return _judged(bench, [rule for rule in rules if _concerns(rule, bench.keys.root)])
+    return _judged(bench, [rule for rule in rules if concerns(rule, bench.keys.root)])
 
 
 def _judged(bench: Bench, rules: Iterable[Mapping[str, Any]]) -> Finding:
@@ -130,7 +130,7 @@ def _problem(rule: Mapping[str, Any], least: timedelta | None) -> tuple[str, str
     return None
 
 
-def _concerns(rule: Mapping[str, Any], root: str) -> bool:
+def concerns(rule: Mapping[str, Any], root: str) -> bool:
     """Whether a rule may be for artifacts of the store, and not only for claims, or for something else."""
     chosen = rule.get("Filter") or {}
     prefix = chosen.get("Prefix") or (chosen.get("And") or {}).get("Prefix") or rule.get("Prefix") or ""
