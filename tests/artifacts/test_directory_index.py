@@ -28,10 +28,10 @@ from coatcheck.artifacts import index as index_module
 from coatcheck.artifacts import operations as operations_module
 from coatcheck.artifacts.database import Unusable
 from coatcheck.artifacts.directory import DirectoryStore
-from coatcheck.artifacts.usage import Usage
 from coatcheck.artifacts.files import ScopeDirectory
 from coatcheck.artifacts.meta import ArtifactMeta, Page, Swept
 from coatcheck.artifacts.records import Entry
+from coatcheck.artifacts.usage import Usage
 from coatcheck.scope import Scope, scope_segments
 from coatcheck.testing import ManualClock
 from tests.artifacts._disk import (

@@ -22,6 +22,7 @@ from coatcheck.artifacts.ticket import (
     make_ticket,
     placed_kind,
 )
+from coatcheck.results.outline import MAX_OUTLINE_CHARS
 
 REF = "art_s756pmzakvgspjv1pqe3py07dj9gpqz9"
 WIDEST = 128
@@ -49,6 +50,7 @@ facts = st.fixed_dictionaries(
         "limit": sizes,
         "shared": st.booleans(),
         "part": st.booleans(),
+        "reader": st.none() | names,
     }
 )
 LARGEST: dict[str, Any] = {
@@ -60,6 +62,7 @@ LARGEST: dict[str, Any] = {
     "bytes": sys.maxsize,
     "limit": sys.maxsize,
     "shared": True,
+    "reader": "r" * WIDEST,
 }
 
 
@@ -103,8 +106,9 @@ def test_equal_facts_give_equal_tickets_and_the_ticket_says_them(about: dict[str
         about["media_type"],
         about["bytes"],
     )
-    for fact in ("tool", "ref", "kind", "size"):
+    for fact in ("tool", "ref", "size"):
         assert str(about[fact]) in read["reason"]
+    assert (about["reader"] or about["kind"]) in read["reason"]
     assert about["part"] or str(about["limit"]) in read["reason"]
 
 
@@ -116,7 +120,10 @@ def test_no_legal_ticket_is_longer_than_what_a_truncation_must_leave_room_for(ab
     assert len(make_ticket(**about).to_json()) <= MAX_TICKET_CHARS
 
 
-@pytest.mark.parametrize("changes", [{}, {"shared": True}, {"part": True, "media_type": "image/png"}])
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"shared": True}, {"part": True, "media_type": "image/png"}, {"reader": "read_artifact", "shared": True}],
+)
 def test_an_ordinary_ticket_is_short(changes: dict[str, Any]) -> None:
     assert len(ordinary(**changes).to_json()) <= 700
 
@@ -228,11 +235,17 @@ def test_a_preview_costs_what_the_boundary_reserves_for_it_and_no_more(about: di
 
 def test_the_truncation_limit_that_the_boundary_asks_for_is_the_one_that_is_enough() -> None:
     for preview_chars in (0, 1, 50, 4000):
-        needed = MAX_TICKET_CHARS + (PREVIEW_FENCE_CHARS + 6 * preview_chars if preview_chars else 0)
+        shown = PREVIEW_FENCE_CHARS + 6 * preview_chars + len(',"outline":') + MAX_OUTLINE_CHARS
+        needed = MAX_TICKET_CHARS + (shown if preview_chars else 0)
         placement = cc.Placement(100, preview_chars=preview_chars)
         cc.Boundary(store="memory:", placement=placement, truncation=cc.Truncation(needed))
         with pytest.raises(cc.ConfigurationError, match=f"a ticket may take {needed} characters"):
             cc.Boundary(store="memory:", placement=placement, truncation=cc.Truncation(needed - 1))
+
+
+def test_a_ticket_names_the_exact_next_call_of_the_reader_that_this_boundary_has_and_of_no_other() -> None:
+    assert f'call read_artifact with {{"ref": "{REF}"}}' in ordinary(ref=REF, reader="read_artifact").reason
+    assert "read_artifact" not in ordinary(ref=REF).reason
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=300))

@@ -34,6 +34,7 @@ __all__ = [
     "check_put",
     "check_range",
     "check_words",
+    "origin_of",
     "read_clock",
     "utc_now",
 ]
@@ -43,6 +44,7 @@ MAX_ORIGIN_ENTRIES = 8
 MAX_ORIGIN_KEY_CHARS = 64
 MAX_ORIGIN_VALUE_CHARS = 256
 MAX_PARENTS = 1000
+_MAX_CALL_ID_CHARS = 128
 
 Clock = Callable[[], datetime]
 """What a store asks for the time: an aware datetime at every call."""
@@ -265,6 +267,14 @@ def check_range(start: object, end: object, size: int) -> tuple[int, int]:
 def utc_now() -> datetime:
     """The system's clock, aware, in UTC: what every store uses unless it is given another."""
     return datetime.now(UTC)
+
+
+def origin_of(tool: str, call_id: str | None) -> dict[str, str]:
+    """Where an artifact comes from that a call made. A provider's id is made fit: bounded, valid Unicode."""
+    origin = {"tool": tool}
+    if call_id is not None:
+        origin["call_id"] = call_id[:_MAX_CALL_ID_CHARS].encode(errors="replace").decode()
+    return origin
 
 
 def read_clock(clock: Clock) -> datetime:

@@ -16,6 +16,7 @@ from coatcheck.errors import InvalidArtifact
 __all__ = [
     "MAX_KIND_CHARS",
     "check_kind",
+    "clean_ref",
     "digest_of",
     "is_ref",
     "make_ref",
@@ -30,6 +31,8 @@ MAX_KIND_CHARS = 128
 _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 _REF_BYTES = 20
 _REF_CHARS = _REF_BYTES * 8 // 5
+_LONGEST_MENTION = 4096
+_REF_WITHIN = re.compile(f"(?<![0-9a-z_])art_[{_CROCKFORD}]{{{_REF_CHARS}}}(?![0-9a-z_])")
 _REF = re.compile(f"art_[{_CROCKFORD}]{{{_REF_CHARS}}}")
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -57,6 +60,15 @@ def make_ref(kind: str, media_type: str, digest: str) -> str:
 def is_ref(value: object) -> bool:
     """Whether ``value`` has the form of a ref. Whether it names anything, only a store can tell."""
     return isinstance(value, str) and _REF.fullmatch(value) is not None
+
+
+def clean_ref(text: str) -> str:
+    """The ref that was meant, where a model has put another case, quotes or punctuation around it, or a word before it.
+
+    Whatever is no ref comes back as something that is none: it will be missed as every other. Never raises.
+    """
+    found = _REF_WITHIN.search(text[:_LONGEST_MENTION].lower())
+    return found[0] if found is not None else text.strip()[:_REF_CHARS].strip()  # too short to hold one
 
 
 def digest_of(data: bytes) -> str:

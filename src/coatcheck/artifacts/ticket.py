@@ -36,7 +36,7 @@ class Ticket(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rena
         bytes: the payload's size as stored.
         reason: what happened and what to do next.
         preview: the head of the payload, fenced as the tool's own data; only where the operator asked for it.
-        outline: the payload's shape; a later release fills it.
+        outline: the payload's shape, beside a preview; names in it are the tool's own data.
         notes: sentences that were added after the placement.
     """
 
@@ -97,7 +97,9 @@ def make_ticket(
     limit: int,
     shared: bool = False,
     part: bool = False,
+    reader: str | None = None,
     preview: str | None = None,
+    outline: Any = None,
 ) -> Ticket:
     """Compose the ticket for a payload.
 
@@ -109,7 +111,9 @@ def make_ticket(
         limit: the threshold that it was over, in characters.
         shared: the limit is that of all results of one turn together.
         part: the payload is binary within a result that was over the limit, and was stored apart from the rest.
+        reader: the tool with which the model can read it, where this boundary has one.
         preview: the head of the payload, or ``None``; it is fenced here.
+        outline: the payload's shape, as `coatcheck.results.outline` makes it, or ``None``.
     """
     over = (
         f"the results of this turn came to more than the {limit} characters that they may take together"
@@ -120,11 +124,12 @@ def make_ticket(
     stored = f"{measured}; {over}, so the whole result was stored and nothing of it was lost"
     if part:
         stored = f"{measured} of binary here; they were stored apart from the rest of its result, and nothing was lost"
-    reason = (
-        f"{tool} returned {stored}. "
-        f"You have not read it. Give {ref} exactly as written to a tool that takes a ref of the kind {kind}; "
-        "do not retype or guess what it holds."
+    todo = (
+        f"Give {ref} exactly as written to a tool that takes a ref of the kind {kind}"
+        if reader is None
+        else f'To read of it, call {reader} with {{"ref": "{ref}"}}; or give it to a tool that takes its kind'
     )
+    reason = f"{tool} returned {stored}. You have not read it. {todo}; do not retype or guess what it holds."
     return Ticket(
         ref=ref,
         kind=kind,
@@ -132,6 +137,7 @@ def make_ticket(
         bytes=bytes,
         reason=reason,
         preview=None if preview is None else fence(tool, ref, preview),
+        outline=outline,
     )
 
 

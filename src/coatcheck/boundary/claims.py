@@ -14,10 +14,14 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from types import TracebackType
+from typing import Self, TypeVar
+
+from anyio import Lock
+from anyio.lowlevel import RunVar
 
 from coatcheck.artifacts.disk import (
     directory,
@@ -28,11 +32,13 @@ from coatcheck.artifacts.disk import (
     open_for_writing,
     open_lock,
 )
+from coatcheck.artifacts.s3.claims import make_claim, race_for_claims
+from coatcheck.artifacts.s3.store import S3Store
 from coatcheck.artifacts.workers import Job, Workers
 from coatcheck.errors import ConfigurationError, StoreUnavailable
 from coatcheck.settings import check_duration
 
-__all__ = ["DirectoryApprovals", "check_kept"]
+__all__ = ["DirectoryApprovals", "S3Approvals", "check_kept"]
 
 _T = TypeVar("_T")
 _MARKER = ".coatcheck-claims-"
@@ -207,6 +213,91 @@ class DirectoryApprovals:
                 ) from None
 
         return await self._workers.run(attempt)
+
+
+class S3Approvals:
+    """Claims in a bucket, among all replicas that share it: one object each, under ``<prefix>/claims.d/``.
+
+        store = S3Store("agents", prefix="prod")
+        boundary = Boundary([export_orders], store=store, approvals=S3Approvals(store), secret=...)
+
+    A claim is a put on the condition that there is nothing (``If-None-Match: *``), named after the SHA-256 of the id.
+    Not every server honours the condition, and some do not when several write at once. So a race is run first, when the
+    approvals are opened (``async with approvals:``), or else at the first claim; and where more than one racer is told
+    that it came first, no claim is ever made.
+
+    It is at most once, and not at least once: where a claim has no answer in time the call is declined, and the claim
+    may have been made all the same. A conflict with another claim of the same id (409) is tried again.
+
+    Claims are kept until somebody removes them. Let a lifecycle rule of the bucket do that, for the prefix
+    ``<prefix>/claims.d/`` alone, and after more days than the boundary's ``approval_ttl``: an approval whose claim is
+    removed before it expires can be used again. Nothing of a claim says whose it is. The credentials need s3:PutObject
+    and s3:GetObject there, and s3:DeleteObject on ``<prefix>/doctor.d/`` for the race.
+
+    Args:
+        store: whose bucket, prefix and client are used. Where it is not open, by its boundary, by ``async with store:``
+            or ``async with approvals:``, every claim opens a client of its own. Its ttl touches no claim.
+
+    Raises:
+        ConfigurationError: ``store`` is no `S3Store`.
+    """
+
+    def __init__(self, store: S3Store) -> None:
+        if not isinstance(store, S3Store):
+            raise ConfigurationError(f"S3Approvals(store) must be an S3Store, not {type(store).__name__}")
+        self._store = store
+        self._fair = False
+        self._unfair: str | None = None
+        self._turns: RunVar[Lock] = RunVar("coatcheck.boundary.claims")
+
+    async def claim(self, id: str) -> bool:
+        """Claim the one use of ``id``: True exactly once, for one caller of all; False ever after.
+
+        Raises:
+            ConfigurationError: the server does not honour the condition.
+            StoreUnavailable: it cannot be told; the call is declined then.
+        """
+        name = hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()
+        async with self._store:  # which costs nothing where it is open already
+            await self._check_server()
+            return await make_claim(self._store, name)
+
+    async def __aenter__(self) -> Self:
+        """Open the store, and see that the server can tell who came first.
+
+        Raises:
+            ConfigurationError: it cannot.
+            StoreUnavailable: it cannot be asked.
+        """
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._store)
+            await self._check_server()
+            stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the store, unless others have it open."""
+        await self._store.__aexit__(exc_type, exc, traceback)
+
+    async def _check_server(self) -> None:
+        """Run the race, once."""
+        if self._fair:
+            return
+        turn = self._turns.get(None)
+        if turn is None:
+            turn = Lock()
+            self._turns.set(turn)
+        async with turn:
+            if not self._fair and self._unfair is None:
+                found = await race_for_claims(self._store)
+                self._fair, self._unfair = found.fair, None if found.fair else str(found)
+        if self._unfair is not None:
+            raise ConfigurationError(
+                f"S3Approvals: the server does not honour If-None-Match when several write at once ({self._unfair}), "
+                "so an approval could be used twice: use DirectoryApprovals, or approvals of your own"
+            )
 
 
 def check_kept(approvals: object, approval_ttl: timedelta) -> None:

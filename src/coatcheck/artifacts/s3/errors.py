@@ -6,6 +6,7 @@ error goes on as a cause, for the same reason.
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import Any
 
@@ -85,7 +86,15 @@ def refusal_of(error: BaseException) -> Refusal | None:
     status = about.get("HTTPStatusCode")
     headers = about.get("HTTPHeaders") or {}
     code = (response.get("Error") or {}).get("Code")
-    return Refusal(status if isinstance(status, int) else 0, str(code or status), headers.get("x-amz-bucket-region"))
+    region = headers.get("x-amz-bucket-region")
+    return Refusal(
+        status if isinstance(status, int) else 0, _word(code or status), None if region is None else _word(region)
+    )
+
+
+def _word(said: object) -> str:
+    """A server's word for a text of ours: short, and in one line."""
+    return re.sub("[^A-Za-z0-9._-]", "?", str(said)[:64])
 
 
 def explain(error: BaseException | Refusal, task: str, place: Place) -> StoreUnavailable:

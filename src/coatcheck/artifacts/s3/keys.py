@@ -27,7 +27,7 @@ import msgspec
 from coatcheck.artifacts.ref import is_ref
 from coatcheck.scope import is_segment
 
-__all__ = ["LONGEST_STREAM", "ArtifactKey", "DataKey", "Generations", "Keys", "Segments"]
+__all__ = ["LONGEST_STREAM", "ArtifactKey", "DataKey", "Generations", "Keys", "Segments", "is_data_name"]
 
 Segments = tuple[str, str, str]
 """A scope as segments of a key: tenant, principal, conversation."""
@@ -44,6 +44,11 @@ _GRACE = timedelta(hours=1)  # for clocks that differ, and for the last request 
 _NUMBER = "(0|-?[1-9][0-9]{0,17})"  # as `str` writes it, and in no other way
 _NAME = re.compile(f"(art_[0-9a-z]{{32}})(?:[.]{_NUMBER})?")
 _DATA = re.compile(f"{_NUMBER}-[0-9a-f]{{32}}")
+
+
+def is_data_name(name: str) -> bool:
+    """Whether ``name`` is the last segment of a data object's key."""
+    return _DATA.fullmatch(name) is not None
 
 
 class ArtifactKey(msgspec.Struct, frozen=True):
@@ -137,6 +142,10 @@ class Keys:
     def new_data(self, segments: Segments, now: datetime) -> str:
         """The key of a data object that is begun now, which nobody else has or will have."""
         return f"{self.scope_data(segments)}{_seconds(now)}-{secrets.token_hex(16)}"
+
+    def data_beside(self, key: str, name: str) -> str:
+        """The key of the data object that an artifact's object names: one of its own scope, whatever the name."""
+        return self.data_root + key.removeprefix(self.root).rpartition("/")[0] + "/" + name
 
     def read(self, key: str) -> ArtifactKey | None:
         """What an artifact's key says; ``None``: it is the key of something else."""

@@ -110,7 +110,7 @@ async def _read_marker(requests: Requests, key: str) -> _Marker | None:
         content = await requests.read(fetched.body, _LONGEST_MARKER)
     try:
         return msgspec.json.decode(content, type=_Marker)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         raise ConfigurationError(
             "the object coatcheck.json under the store's prefix is none of ours: choose another prefix, or remove it"
         ) from None

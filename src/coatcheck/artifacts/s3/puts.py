@@ -217,7 +217,7 @@ class Puts:
                                 await self._forget(data)
                             return PutResult(old.record.meta, created=False)
                         record = old.record.refreshed(record)
-                    record = msgspec.structs.replace(record, data=data.removeprefix(self._keys.root))
+                    record = msgspec.structs.replace(record, data=data.rpartition("/")[2])
                     text = record.encode()  # before anything is sent
                     key, absent = self._target(segments, ref, there, now)
                     # From here on nobody is cancelled half way: it must be known whether the data object is named.
@@ -276,7 +276,7 @@ class Puts:
             return None
         meta, found = there.record.meta, there.found
         if there.record.data is not None:
-            data = await self._requests.head(there.payload_key(self._keys.root), _TASK)
+            data = await self._requests.head(there.payload_key(self._keys), _TASK)
             return None if data is None else _Old(there.record, data.size == meta.bytes)
         return _Old(there.record, found.size == meta.bytes and await self._is_same(found, meta, payload))
 

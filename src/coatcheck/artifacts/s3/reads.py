@@ -12,7 +12,7 @@ from coatcheck.artifacts.meta import Artifact, ArtifactMeta, check_range
 from coatcheck.artifacts.port import ArtifactReader
 from coatcheck.artifacts.ref import is_ref
 from coatcheck.artifacts.retention import is_expired
-from coatcheck.artifacts.s3.keys import Segments
+from coatcheck.artifacts.s3.keys import Keys, Segments
 from coatcheck.artifacts.s3.opened import Opened
 from coatcheck.artifacts.s3.reader import Chunks
 from coatcheck.artifacts.s3.record import POINTER, Record
@@ -36,9 +36,11 @@ class There(msgspec.Struct, frozen=True):
     found: Found
     record: Record | None
 
-    def payload_key(self, root: str) -> str:
-        """Where its payload is. ``root``: what all keys of the store begin with."""
-        return self.key if self.record is None or self.record.data is None else root + self.record.data
+    def payload_key(self, keys: Keys) -> str:
+        """Where its payload is."""
+        if self.record is None or self.record.data is None:
+            return self.key
+        return keys.data_beside(self.key, self.record.data)
 
 
 async def find(
@@ -65,28 +67,18 @@ async def head(opened: Opened, segments: Segments, ref: str, now: datetime) -> A
 
 async def get(opened: Opened, workers: Workers, segments: Segments, ref: str, now: datetime) -> Artifact | None:
     """An artifact with its payload, in one request, if the object holds it and the connection does not break."""
-    if not is_ref(ref):
-        return None
-    for generation in opened.keys.generations.readable(now):
-        key = opened.keys.artifact(segments, ref, generation)
-        async with opened.requests.fetch(key) as fetched:
-            if fetched is None:
-                continue
-            record = _living(There(key, generation, fetched.found, Record.decode(ref, fetched.found.text)), ref, now)
-            if record is None:
-                return None
-            if record.data is not None:
-                break
-            data = await _whole(opened, record.meta, fetched)
-        if data is None:
-            break
-        digest = await workers.digest(data)
-        if digest != record.meta.digest:
-            raise IntegrityError(ref, record.meta.digest, digest)
-        return Artifact(record.meta, data)
-    else:
-        return None
-    async with open_payload(opened, segments, ref, 0, None, now) as reader:
+    async with AsyncExitStack() as stack:
+        there, body = await _opened(opened, segments, ref, 0, None, now, stack)
+        record = _living(there, ref, now)
+        if there is None or record is None:
+            return None
+        data = None if body is None else await _whole(opened, record.meta, body)
+        if data is not None:
+            digest = await workers.digest(data)
+            if digest != record.meta.digest:
+                raise IntegrityError(ref, record.meta.digest, digest)
+            return Artifact(record.meta, data)
+    async with _reading(opened, segments, there, record, 0, None, now) as reader:
         return None if reader is None else Artifact(reader.meta, await reader.read())
 
 
@@ -113,21 +105,37 @@ async def open_payload(
             return
         if body is not None:
             _check_size(record.meta, body)
-        found: list[There] = [there]
-
-        async def locate() -> str | None:
-            """Where the payload is. A put may have moved it since it was asked for last."""
-            there = found.pop() if found else await find(opened, segments, ref, now)
-            return None if there is None else there.payload_key(opened.keys.root)
-
-        first, last = check_range(start, end, record.meta.bytes)
         adopted = None if body is None else (body, stack.pop_all())
-        chunks = Chunks(opened.requests, record.meta, first, last, locate, adopted)
-        try:
-            is_there = await chunks.begin()
-            yield ArtifactReader(record.meta, first, last, chunks) if is_there else None
-        finally:
-            await chunks.close()
+        async with _reading(opened, segments, there, record, start, end, now, adopted) as reader:
+            yield reader
+
+
+@asynccontextmanager
+async def _reading(
+    opened: Opened,
+    segments: Segments,
+    there: There,
+    record: Record,
+    start: int,
+    end: int | None,
+    now: datetime,
+    adopted: tuple[Fetched, AsyncExitStack] | None = None,
+) -> AsyncIterator[ArtifactReader | None]:
+    """A part of a payload that was found, from the connection that is open already, if one is."""
+    found: list[There] = [] if adopted is not None else [there]
+
+    async def locate() -> str | None:
+        """Where the payload is. A put may have moved it since it was asked for last."""
+        there = found.pop() if found else await find(opened, segments, record.meta.ref, now)
+        return None if there is None else there.payload_key(opened.keys)
+
+    first, last = check_range(start, end, record.meta.bytes)
+    chunks = Chunks(opened.requests, record.meta, first, last, locate, adopted)
+    try:
+        is_there = await chunks.begin()
+        yield ArtifactReader(record.meta, first, last, chunks) if is_there else None
+    finally:
+        await chunks.close()
 
 
 async def _opened(

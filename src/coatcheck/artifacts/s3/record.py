@@ -16,6 +16,7 @@ import msgspec
 from coatcheck.artifacts.meta import ArtifactMeta
 from coatcheck.artifacts.ref import make_ref
 from coatcheck.artifacts.retention import Retention, Row, later_expiry
+from coatcheck.artifacts.s3.keys import is_data_name
 from coatcheck.errors import InvalidArtifact
 
 __all__ = ["ENTRY", "MAX_METADATA_BYTES", "POINTER", "Record"]
@@ -24,7 +25,9 @@ ENTRY = "coatcheck"
 """The name of the entry: the header is ``x-amz-meta-coatcheck``."""
 
 MAX_METADATA_BYTES = 2048
-"""What names and values of an object's metadata may take together."""
+"""What names and values of an object's metadata may take together; some servers count the header's whole name."""
+
+_MAX_CHARS = MAX_METADATA_BYTES - len("x-amz-meta-") - len(ENTRY)
 
 POINTER = b"The payload of this artifact is a data object of its own, which the metadata names.\n"
 """What an object holds whose payload is elsewhere. Its length tells in a listing what may be one."""
@@ -55,7 +58,7 @@ class Record(msgspec.Struct, frozen=True):
     Attributes:
         meta: the artifact's.
         last_put: when its content was last put; the age that evictions go by.
-        data: the key of its data object, below the store's prefix; ``None``: the object holds the payload itself.
+        data: the name of its data object, among those of its scope; ``None``: the object holds the payload itself.
     """
 
     meta: ArtifactMeta
@@ -83,7 +86,7 @@ class Record(msgspec.Struct, frozen=True):
             parents=" ".join([ref.removeprefix("art_") for ref in meta.parents]),
         )
         text = _ascii(msgspec.json.encode(wire))
-        if len(ENTRY) + len(text) > MAX_METADATA_BYTES:
+        if len(text) > _MAX_CHARS:
             raise _too_much(meta, len(text))
         return text
 
@@ -131,6 +134,8 @@ class Record(msgspec.Struct, frozen=True):
                 return None
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
+        if wire.data is not None and not is_data_name(wire.data):
+            return None
         last_put = wire.put or wire.created
         times = (wire.created, last_put, wire.expires)
         if any(time is not None and time.utcoffset() is None for time in times) or wire.bytes < 0:
@@ -162,5 +167,5 @@ def _too_much(meta: ArtifactMeta, size: int) -> InvalidArtifact:
     largest = max(sizes, key=lambda name: sizes[name])
     return InvalidArtifact(
         f"{largest} takes {sizes[largest]} of the {size} bytes that this artifact would say of itself, and an S3 object"
-        f" takes {MAX_METADATA_BYTES - len(ENTRY)}: shorten it"
+        f" takes {_MAX_CHARS}: shorten it"
     )

@@ -114,7 +114,7 @@ async def remove(opened: Opened, key: str, record: Record | None, task: str) -> 
         return
     with anyio.CancelScope(shield=True):
         await opened.requests.delete(key, task)
-        await opened.requests.delete(opened.keys.root + record.data, task)
+        await opened.requests.delete(opened.keys.data_beside(key, record.data), task)
 
 
 async def sweep(opened: Opened, segments: Segments | None, now: datetime, *, dry_run: bool) -> tuple[Swept, ...]:
@@ -179,7 +179,7 @@ class _Sweep:
         record = await _record(self._opened, row)
         if record is None or record.data is None or not is_expired(record.meta.expires_at, self._now):
             return
-        data = self._opened.keys.root + record.data
+        data = self._opened.keys.data_beside(row.listed.key, record.data)
         if await self._opened.requests.head(data, _SWEEP) is None:
             return
         if not self._dry_run:
@@ -206,7 +206,11 @@ class _Sweep:
         opened = self._opened
         pointers = [row async for row in _rows(opened, opened.keys.scope(segments)) if row.may_point]
         records = await gathered(lambda row: _record(opened, row), pointers)
-        return {opened.keys.root + record.data for record in records if record is not None and record.data is not None}
+        return {
+            opened.keys.data_beside(row.listed.key, record.data)
+            for row, record in zip(pointers, records, strict=True)
+            if record is not None and record.data is not None
+        }
 
     async def uploads(self, prefix: str) -> None:
         """Multipart uploads that were begun more than a day ago."""
