@@ -87,7 +87,7 @@ format: $(READY) ## format, and repair what the linter can
 	$(BIN)/ruff format .
 
 lock: $(UV) ## resolve the lock files (UPGRADE=1 for new versions)
-	$(COMPILE) --extra cli --extra s3 --group dev pyproject.toml --output-file requirements.lock
+	$(COMPILE) --extra cli --extra http --extra jwt --extra readers --extra s3 --extra sql --group dev pyproject.toml --output-file requirements.lock
 	$(COMPILE) --group build --constraint requirements.lock --output-file requirements-build.lock
 	$(COMPILE) --group servers --constraint requirements.lock --output-file requirements-servers.lock
 	$(COMPILE) --extra bench --constraint requirements.lock pyproject.toml --output-file requirements-bench.lock

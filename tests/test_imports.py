@@ -9,7 +9,7 @@ import pytest
 
 # What optional parts, tests or tools may load, but a host that only wants the core must not pay for.
 UNWANTED = {
-    "store clients": {"aiobotocore", "boto3", "botocore", "duckdb"},
+    "store clients": {"aiobotocore", "boto3", "botocore", "duckdb", "jmespath", "re2"},
     "command line": {"click", "rich", "typer"},
     "frameworks": {
         "agents",
@@ -20,7 +20,9 @@ UNWANTED = {
         "langgraph",
         "mcp",
         "pydantic_ai",
+        "jwt",
         "starlette",
+        "uvicorn",
     },
     "value types that tools may use": {"attr", "attrs", "numpy", "pydantic", "pydantic_core"},
     "the other event loop": {"trio"},

@@ -6,6 +6,7 @@ Start with `Boundary`, `tool` and `Scope`; the README shows the rest.
 """
 
 from coatcheck.artifacts.directory import DirectoryStore
+from coatcheck.artifacts.findings import Diagnosis, Finding
 from coatcheck.artifacts.memory import MemoryStore
 from coatcheck.artifacts.meta import Artifact, ArtifactMeta, MediaType, Page, PutResult, Swept
 from coatcheck.artifacts.open import open_store
@@ -18,7 +19,9 @@ from coatcheck.artifacts.write_behind import WriteBehind
 from coatcheck.boundary.approval import Approvals, MemoryApprovals
 from coatcheck.boundary.boundary import Boundary
 from coatcheck.boundary.chain import CallNext, Inside, Middleware, inside
-from coatcheck.boundary.claims import DirectoryApprovals
+from coatcheck.boundary.claims import DirectoryApprovals, S3Approvals
+from coatcheck.boundary.context import Artifacts, ToolContext
+from coatcheck.boundary.presenting import present
 from coatcheck.boundary.session import Session
 from coatcheck.boundary.tool import Tool, tool
 from coatcheck.call import ToolCall
@@ -30,6 +33,7 @@ from coatcheck.effects.routing import Picked, Posture
 from coatcheck.effects.state import Move, TurnState
 from coatcheck.effects.turn import Delivery, Turn
 from coatcheck.errors import (
+    ArtifactsUnavailable,
     CoatcheckError,
     ConfigurationError,
     DeclarationError,
@@ -46,6 +50,7 @@ from coatcheck.events import (
     AnyEvent,
     ArtifactExpired,
     ArtifactMinted,
+    ArtifactPresented,
     ArtifactRefused,
     ArtifactResolved,
     BatchBudgetUnmet,
@@ -64,6 +69,7 @@ from coatcheck.events import (
     StoreUploadLeft,
     StreamBroken,
     ToolEnded,
+    ToolProgress,
     ToolStarted,
     TurnOpened,
 )
@@ -142,10 +148,13 @@ __all__ = [
     "ArtifactExpired",
     "ArtifactMeta",
     "ArtifactMinted",
+    "ArtifactPresented",
     "ArtifactReader",
     "ArtifactRefused",
     "ArtifactResolved",
     "ArtifactStore",
+    "Artifacts",
+    "ArtifactsUnavailable",
     "Ask",
     "BatchBudgetUnmet",
     "Blob",
@@ -165,6 +174,7 @@ __all__ = [
     "Delivery",
     "Denied",
     "Deny",
+    "Diagnosis",
     "DirectoryApprovals",
     "DirectoryStore",
     "Edge",
@@ -175,6 +185,7 @@ __all__ = [
     "Event",
     "Failed",
     "FileResult",
+    "Finding",
     "Fingerprint",
     "ForeignEnvelope",
     "Inline",
@@ -217,6 +228,7 @@ __all__ = [
     "ResultRefused",
     "RouteConflict",
     "Rule",
+    "S3Approvals",
     "S3Store",
     "STATUSES",
     "Scope",
@@ -238,7 +250,9 @@ __all__ = [
     "TooLarge",
     "Tool",
     "ToolCall",
+    "ToolContext",
     "ToolEnded",
+    "ToolProgress",
     "ToolStarted",
     "Truncated",
     "Truncation",
@@ -267,6 +281,7 @@ __all__ = [
     "least_held",
     "make_ref",
     "open_store",
+    "present",
     "read_absence",
     "read_coverage",
     "read_envelope",

@@ -75,6 +75,7 @@ class Dispatch(ToolCall, frozen=True, eq=False):
         emit: where events go; ``None`` where nobody listens, so that none is built.
         batch: its place in the turn, or ``None`` for a turn of one call.
         approval: a person's approval, on resume.
+        wanted: the refs that the tool was handed, which are parents of what the call makes.
     """
 
     scope: Scope = msgspec.field(default_factory=lambda: Scope(conversation="-"))
@@ -83,6 +84,7 @@ class Dispatch(ToolCall, frozen=True, eq=False):
     emit: Callable[[Event], None] | None = None
     batch: BatchPlace | None = None
     approval: Approval | None = None
+    wanted: list[str] = msgspec.field(default_factory=list)
 
     def following(self, call: ToolCall) -> Dispatch:
         """``call`` as the one that goes on in place of this one."""
@@ -105,6 +107,7 @@ class Dispatch(ToolCall, frozen=True, eq=False):
             self.emit,
             self.batch,
             self.approval,
+            self.wanted,
         )
 
 

@@ -8,6 +8,7 @@
         ├── InvalidArtifact (ValueError)   the put itself is wrong: a blank kind, more than the budget
         ├── InvalidRange (ValueError)      a part of a payload that cannot be: a negative start, an end before it
         ├── UnknownParent (LookupError)    a parent ref that does not resolve in this scope
+        ├── ArtifactsUnavailable           a tool used its artifacts where there is no store, or after its call
         ├── IntegrityError                 the stored bytes are not the bytes that were put
         └── StoreUnavailable (OSError)     the store cannot answer now: a full disk, a lost directory
 
@@ -18,6 +19,7 @@ Texts of store errors name refs and settings, never a payload, a tenant or a pri
 from __future__ import annotations
 
 __all__ = [
+    "ArtifactsUnavailable",
     "CoatcheckError",
     "ConfigurationError",
     "DeclarationError",
@@ -90,6 +92,10 @@ class UnknownParent(StoreError, LookupError):
             "store the parent first, or leave it out"
         )
         self.refs = refs
+
+
+class ArtifactsUnavailable(StoreError):
+    """A tool used the artifacts of its call where there are none: without a store, or after the call had ended."""
 
 
 class IntegrityError(StoreError):

@@ -25,6 +25,7 @@ __all__ = [
     "AnyEvent",
     "ArtifactExpired",
     "ArtifactMinted",
+    "ArtifactPresented",
     "ArtifactRefused",
     "ArtifactResolved",
     "BatchBudgetUnmet",
@@ -43,6 +44,7 @@ __all__ = [
     "StoreUploadLeft",
     "StreamBroken",
     "ToolEnded",
+    "ToolProgress",
     "ToolStarted",
     "TurnOpened",
     "event_of",
@@ -66,6 +68,34 @@ class ToolStarted(Event, frozen=True, kw_only=True):
     """A call entered the boundary, before any rule was asked. ``batch`` is the number of calls in its turn."""
 
     batch: int = 1
+
+
+class ToolProgress(Event, frozen=True, kw_only=True):
+    """A tool says how far it is (`ToolContext.progress`): for a person, not for the model.
+
+    Attributes:
+        done, total: how much of how much, in the tool's own unit.
+    """
+
+    text: str
+    done: float | None
+    total: float | None
+
+
+class ArtifactPresented(Event, frozen=True, kw_only=True):
+    """The model asked the host to show an artifact (``present``).
+
+    Attributes:
+        as_: in which form; the host's own words, not judged here.
+        label: the model's, or else the artifact's own.
+    """
+
+    ref: str
+    as_: str
+    kind: str
+    media_type: str
+    bytes: int
+    label: str | None
 
 
 class ToolEnded(Event, frozen=True, kw_only=True):
@@ -249,8 +279,8 @@ class ArtifactRefused(Event, frozen=True, kw_only=True):
     """A store operation was refused or failed.
 
     Attributes:
-        op: the verb: ``put``, ``head``, ``get``, ``delete`` or ``list``.
-        reason: ``invalid-input``, ``unknown-parent``, ``missing-or-expired``, ``digest-mismatch``,
+        op: the verb: ``put``, ``head``, ``get``, ``delete`` or ``list``; ``dispatch``: a call wanted the artifact.
+        reason: ``invalid-input``, ``unknown-parent``, ``missing-or-expired``, ``kind-mismatch``, ``digest-mismatch``,
             ``no-store`` or ``store-failed``.
         detail: the cause, in the store's words, which never hold a payload or a scope (`ArtifactStore` promises it).
     """
@@ -315,6 +345,8 @@ def event_of(notice: Notice) -> Event:
 
 AnyEvent: TypeAlias = (
     ToolStarted
+    | ToolProgress
+    | ArtifactPresented
     | ToolEnded
     | DecisionMade
     | ResultRefused

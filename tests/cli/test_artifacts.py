@@ -303,6 +303,29 @@ def test_a_read_of_a_part_needs_no_reading_of_the_rest(program: Program, monkeyp
     assert asked == [(20_000_000, None)]
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 700, 1000, 5000])
+@pytest.mark.parametrize("text", [TEXT, TEXT + "no end", TEXT * 80, "", "\n", "\n\n", "x"])
+def test_head_and_tail_are_the_first_and_the_last_lines(program: Program, count: int, text: str) -> None:
+    ref = program.put(text.encode())
+    lines = text.split("\n")
+    lines = [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+    assert program("read", "--head", str(count), ref).stdout_bytes.decode() == "".join(lines[:count])
+    assert program("read", "--tail", str(count), ref).stdout_bytes.decode() == "".join(lines[-count:])
+
+
+def test_a_path_prints_the_value_that_is_there(program: Program) -> None:
+    ref = program.put(b'{"a": [1, {"b": "' + b"x" * 3_000_000 + b'"}], "c": null}', media_type="application/json")
+    assert program("read", "--path", "$.c", ref).stdout == "null\n"
+    assert len(program("read", "--path", "a[1].b", ref).stdout) == 3_000_003
+    for path, said in (("$.d", "no key 'd'"), ("$..", "cannot be read"), ("$.c.d", "is null")):
+        result = program("read", "--path", path, ref)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert said in result.stderr
+    for words in (["--tail", "1"], ["--path", "$.a"]):
+        assert program("read", *words, "art_" + "0" * 32).exit_code == 1
+        assert "is binary" in program("read", *words, program.put(b"\0", media_type="image/png")).stderr
+
+
 # --- rm ---
 
 

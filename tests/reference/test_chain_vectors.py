@@ -2,8 +2,8 @@
 
 The rules and tools of a vector are scripts; here they are made real ones. What came of a run is told in the
 reference's words and compared as a whole. A vector that does not hold as it is stands in `PARTED`, with the numbers of
-the partings in `design.md` section 3, or in `LATER`, with what is missing; `amended` says, part by part, what our own
-right value is, and everything else in it still holds. One that cannot even be set up yet stands in `UNBUILT`.
+the partings in `design.md` section 3; `amended` says, part by part, what our own
+right value is, and everything else in it still holds.
 """
 
 from __future__ import annotations
@@ -128,15 +128,6 @@ PARTED: dict[str, tuple[int, ...]] = {
     "runToolChain/unknown-kind": (2,),
 }
 
-WANTS = "issue 6: `wants`"
-UNBUILT = {
-    "dispatch/place-then-want-same-kind": WANTS,
-    "dispatch/wants-foreign-scope": WANTS,
-    "dispatch/wants-missing-ref": WANTS,
-    "dispatch/wants-no-store": WANTS,
-    "dispatch/wants-not-a-string-behind-off-gate": WANTS,
-    "dispatch/wants-optional-omitted": WANTS,
-}
 LISTED = sorted(PARTED)
 
 SCOPE = Scope(conversation="conv-1")
@@ -145,8 +136,8 @@ tried: set[str] = set()
 
 
 def runnable(*names: str) -> list[dict[str, Any]]:
-    """The vectors of some files, without those that cannot be set up yet."""
-    found = [vector for name in names for vector in load(name) if vector["id"] not in UNBUILT]
+    """The vectors of some files."""
+    found = [vector for name in names for vector in load(name)]
     tried.update(vector["id"] for vector in found)
     return found
 
@@ -230,6 +221,7 @@ class Link:
 
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]}
+REF = {"type": "object", "properties": {"d": {"type": "string"}}}
 
 
 def built(name: str, script: dict[str, Any], ran: list[tuple[str, dict[str, Any]]]) -> Tool[..., Any]:
@@ -247,12 +239,20 @@ def built(name: str, script: dict[str, Any], ran: list[tuple[str, dict[str, Any]
     async def takes_a_number(n: float) -> Any:
         return run({"n": n})
 
-    assert script.keys() <= {"returns", "raises", "returns_arg", "input_schema", "result_ceiling"}
-    assert script.get("input_schema", NUMBER) == NUMBER
+    async def takes_a_ref(d: Any = None) -> Any:
+        return run({} if d is None else {"d": d})
+
+    assert script.keys() <= {"returns", "raises", "returns_arg", "input_schema", "result_ceiling", "wants"}
+    wants: dict[str, str] | None = script.get("wants")
+    assert wants is None or list(wants) == ["d"]
+    assert wants is not None or script.get("input_schema", NUMBER) == NUMBER
     ours = {"maxChars": "max_chars", "narrowBy": "narrow_by"}
     ceiling = None
     if "result_ceiling" in script:
         ceiling = Ceiling(**{ours[dial]: value for dial, value in script["result_ceiling"].items()})
+    if wants is not None:
+        assert script.get("input_schema", REF) == REF
+        return tool(name=name, ceiling=ceiling, wants=wants)(takes_a_ref)
     return tool(name=name, ceiling=ceiling)(takes_a_number if "input_schema" in script else takes_anything)
 
 
@@ -534,6 +534,7 @@ class Run:
             number = self.given.get("iteration", 1)
             state = TurnState(number=number, skill=self.given.get("cursor"), leases=leases)
             self.session.restore((), (), state, ())
+        self.preset = {each["as"]: await self.put(each) for each in self.given.get("preset", ())}
         self.outcomes = await self.called(self.session)
         self.paused = [outcome for outcome in self.outcomes if isinstance(outcome, Pending)]
         assert [row for outcome in self.outcomes for row in outcome.decisions] == list(self.session.decisions)
@@ -541,11 +542,28 @@ class Run:
             [pending] = self.paused
             at = self.outcomes.index(pending)
             self.outcomes[at] = await self.resumed(pending)
-        self.artifacts = () if self.store is None else (await self.store.list(SCOPE)).artifacts
+        listed = () if self.store is None else (await self.store.list(SCOPE)).artifacts
+        self.artifacts = tuple(meta for meta in listed if meta.ref not in self.preset.values())
         return self
 
+    async def put(self, preset: dict[str, Any]) -> str:
+        """Store what is there before the calls, in the conversation that it belongs to."""
+        assert self.store is not None
+        assert preset.keys() <= {"as", "scope", "kind", "data"}
+        data = msgspec.json.encode(preset["data"])
+        scope = Scope(conversation=preset.get("scope", SCOPE.conversation))
+        return (await self.store.put(scope, data, kind=preset["kind"], media_type="application/json")).meta.ref
+
+    def redeemable(self, value: Any) -> Any:
+        """An argument in which a preset is named as ``@name``, with its ref."""
+        if isinstance(value, dict):
+            return {name: self.redeemable(item) for name, item in value.items()}
+        return self.preset[value[1:]] if isinstance(value, str) and value.startswith("@") else value
+
     async def called(self, session: Session) -> list[AnyOutcome]:
-        calls = [ToolCall(call["name"], untag(call["args"]), call["id"]) for call in self.given["calls"]]
+        calls = [
+            ToolCall(call["name"], self.redeemable(untag(call["args"])), call["id"]) for call in self.given["calls"]
+        ]
         if "batch" in self.door:
             return await session.call_batch(calls)
         [call] = calls
@@ -858,9 +876,8 @@ async def test_a_refusal_that_is_cut_takes_its_notes_into_the_marker() -> None:
 # The lists themselves
 
 
-def test_every_vector_runs_or_is_listed_with_what_it_waits_for() -> None:
-    assert tried | UNBUILT.keys() == VECTORS.keys()
-    assert not tried & UNBUILT.keys()
+def test_every_vector_runs() -> None:
+    assert tried == VECTORS.keys()
     assert set(LISTED) <= tried
     assert sum(len(load(name)) for name in FILES) == len(VECTORS)
     assert {vector["fn"] for vector in VECTORS.values()} == set(FILES)
@@ -881,10 +898,3 @@ async def test_a_vector_is_listed_only_where_it_does_not_hold_as_it_is(vector: d
         run = await Run(vector, "batch").run()
         with pytest.raises(AssertionError):
             await check_run(run, vector["expect"])
-
-
-@of(VECTORS[each] for each in sorted(UNBUILT))
-def test_a_tool_cannot_declare_what_it_wants_yet(vector: dict[str, Any]) -> None:
-    [wants] = [script["wants"] for script in vector["input"]["tools"].values() if "wants" in script]
-    with pytest.raises(TypeError, match="wants"):
-        tool(wants=wants)  # type: ignore[call-overload]

@@ -1,11 +1,12 @@
 """The reference's vectors about refs, scopes, retention, payloads and the store.
 
 A vector that `design.md` section 3 parts from stands in `PARTED` by id, with the numbers of the partings; where our own
-right value differs, the test asserts it. One that needs a later issue stands in `LATER`. Every other runs as it is.
+right value differs, the test asserts it. Every other runs as it is.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from coatcheck import ArtifactRefused, ArtifactResolved, Boundary, Failed, Inline, ToolContext, present, tool
 from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.memory import MemoryStore
 from coatcheck.artifacts.meta import PutResult
@@ -67,15 +69,13 @@ PARTED: dict[str, tuple[int, ...]] = {
     "storeScript/oversized-refused-keeps-others": (16,),
     "storeScript/paging": (1, 16),
     "storeScript/parents-foreign-or-expired": (16,),
+    "storeScript/present-ok": (16,),
     "storeScript/put-sweeps-expired": (1, 14, 16),
     "storeScript/round-trip": (16,),
     "storeScript/slash-shifts-are-other-scopes": (16,),
     "storeScript/ttl-stamps": (1, 16),
-}
-LATER = {
-    "storeScript/present-ok": "issue 6",
-    "storeScript/wants-all-judged": "issue 6",
-    "storeScript/wants-required-and-optional": "issue 6",
+    "storeScript/wants-all-judged": (16,),
+    "storeScript/wants-required-and-optional": (16,),
 }
 SEGMENTS = {
     "ACME": "_41_43_4d_45",
@@ -94,8 +94,8 @@ tried: set[str] = set()
 
 
 def vectors(name: str) -> pytest.MarkDecorator:
-    """One test a vector of a file, without those of a later issue."""
-    ids = [vector["id"] for vector in load(name) if vector["id"] not in LATER]
+    """One test a vector of a file."""
+    ids = [vector["id"] for vector in load(name)]
     tried.update(ids)
     return pytest.mark.parametrize("vector", [VECTORS[each] for each in ids], ids=ids)
 
@@ -116,9 +116,8 @@ def dials(retention: dict[str, Any] | None) -> dict[str, Any]:
     return named
 
 
-def test_every_vector_runs_or_is_listed_with_the_issue_that_brings_it() -> None:
-    assert tried | LATER.keys() == VECTORS.keys()
-    assert not tried & LATER.keys()
+def test_every_vector_runs() -> None:
+    assert tried == VECTORS.keys()
     assert PARTED.keys() <= tried
 
 
@@ -288,6 +287,53 @@ class Script:
             pages.append([self.name(meta.ref) for meta in page.artifacts])
             cursor = page.cursor
         return {"pages": pages}
+
+    async def present(self, scope: Scope, step: dict[str, Any]) -> dict[str, Any]:
+        arguments = {name: self.ref(value) for name, value in step["args"].items()}
+        outcome = await Boundary([present], store=self.store).session(scope).call("present", arguments)
+        assert isinstance(outcome, Inline)
+        shown = msgspec.json.decode(outcome.text)
+        assert shown == outcome.value
+        assert (shown["presented"], self.name(shown["ref"])) == (True, step["args"]["ref"][1:])
+        return {"ok": True, "keys": list(shown), "as": shown["as"], "snapshot": shown["snapshot"]}
+
+    async def wants(self, scope: Scope, step: dict[str, Any]) -> dict[str, Any]:
+        """A call of a tool that wants them. Which of its arguments are required, its signature says; one that is none
+        has no ``None`` for its default, which would let a model speak null.
+        """
+        wants, events = step["wants"], list[Any]()
+
+        async def use(d: Any = ..., e: Any = ..., *, ctx: ToolContext, **rest: Any) -> Any:
+            given = {name: value for name, value in {"d": d, "e": e}.items() if value is not ...}
+            kinds = {name: meta.kind for name, meta in ctx.wanted.items()}
+            return {"ok": True, "args": {**given, **rest}, "wanted_kinds": kinds, "resolved_order": list(kinds)}
+
+        async def needs_d(d: Any, e: Any = ..., *, ctx: ToolContext, **rest: Any) -> Any:
+            return await use(d, e, ctx=ctx, **rest)
+
+        required = {*step.get("input_schema", {}).get("required", ())} & wants.keys()  # of others the schema speaks
+        assert required <= {"d"}
+        takes = tool(name="use", wants=wants)(needs_d if required else use)
+        session = Boundary([takes], store=self.store, on_event=events.append).session(scope)
+        arguments = {name: self.ref(value) if isinstance(value, str) else value for name, value in step["args"].items()}
+        outcome = await session.call("use", arguments)
+        if isinstance(outcome, Inline):
+            told: dict[str, Any] = msgspec.json.decode(outcome.text)
+            assert {event.via for event in events if isinstance(event, ArtifactResolved)} <= {"get"}
+            assert sum(isinstance(event, ArtifactResolved) for event in events) == len(told["wanted_kinds"])
+            return told
+        assert isinstance(outcome, Failed)
+        assert not outcome.executed
+        refused = [event for event in events if isinstance(event, ArtifactRefused)]
+        assert {event.op for event in refused} == {"dispatch"}
+        named = re.findall(r"(?<=[.] )([de]) (?:is|takes|names) ", outcome.text)
+        refusals = [
+            {"arg": name, "kind": wants[name], "reason": event.reason, "has_ref": event.ref is not None}
+            for name, event in zip(named, refused, strict=True)
+        ]
+        assert all(wants[name] in outcome.text for name in named)
+        live = [name for name, ref in self.refs.items() if f"{ref} (" in outcome.text]
+        return {"ok": False, "refusals": refusals, "lists_live": len(live)}
 
     async def tick(self, scope: Scope, step: dict[str, Any]) -> dict[str, Any]:
         self.clock.advance(step["ms"] / 1000)

@@ -506,14 +506,14 @@ async def test_k3_a_result_that_looks_like_a_ticket_or_a_marker_is_data() -> Non
 async def test_a_preview_is_the_head_of_the_payload_in_code_points(unit: str) -> None:
     text = unit * 3000
     for value, whole in ((text, text), ({"k": text}, render({"k": text}).text)):
-        bench = Bench(cc.Placement(LIMIT, preview_chars=41), truncation=cc.Truncation(1500))
+        bench = Bench(cc.Placement(LIMIT, preview_chars=41), truncation=cc.Truncation(3500))
         placed = await bench.placed(value)
         assert placed.ticket.preview is not None
         first, _, rest = placed.ticket.preview.partition("\n")
         assert "data, not instructions" in first
         assert rest.startswith(whole[:41] + "\n[")
         assert len(rest.rpartition("\n")[0]) == 41
-        assert len(placed.text) <= 1500
+        assert len(placed.text) <= 3500
         assert json.loads(placed.text)["preview"] == placed.ticket.preview
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from os import PathLike
 from types import TracebackType
@@ -38,6 +38,7 @@ from coatcheck.events import AnyEvent, Event, event_of
 from coatcheck.flow import flow_of
 from coatcheck.outcome import Outcome, Pending, size_of
 from coatcheck.results.binary import MAX_ATTACHED_BYTES
+from coatcheck.results.outline import MAX_OUTLINE_CHARS
 from coatcheck.scope import Scope
 from coatcheck.settings import check_duration, check_whole
 from coatcheck.steps.ceiling import CeilingStep
@@ -191,6 +192,7 @@ class Boundary:
             largest = MAX_TICKET_CHARS
             if placement.preview_chars:
                 largest += PREVIEW_FENCE_CHARS + 6 * placement.preview_chars  # a control character takes six
+                largest += MAX_OUTLINE_CHARS + len(',"outline":')
             if truncation.max_chars < largest:
                 raise ConfigurationError(
                     f"Truncation.max_chars is {truncation.max_chars}, but a ticket may take {largest} characters "
@@ -204,8 +206,10 @@ class Boundary:
             steps["truncation"] = TruncationStep(self.truncation)
         if self.placement is not None and self.store is not None:
             kinds = {tool.name: tool.kind for tool in tools.values()}
+            known = {**self.tools, **tools}  # a wrapped tool's ticket names the boundary's reader
+            readers = {tool.name: tool.reader for tool in known.values() if tool.reader is not None}
             cap = None if self.truncation is None else self.truncation.max_chars
-            steps["placement"] = PlacementStep(self.placement, self.store, kinds, cap=cap)
+            steps["placement"] = PlacementStep(self.placement, self.store, kinds, cap=cap, readers=readers)
         if self.rules.names:
             steps["governance"] = GovernanceStep(
                 self.rules,
@@ -227,6 +231,7 @@ class Boundary:
             places=self.placement is not None,
             peek=self._peek,
             collect=self._collect,
+            store=self.store,
         )
         return tuple(name for name, _ in placed), compose(placed, execution.run)
 
@@ -339,12 +344,13 @@ class Boundary:
             raise ConfigurationError("this boundary is open already; open it once, for the lifetime of the server")
         async with AsyncExitStack() as stack:
             notices, emit = getattr(self.store, "notices", None), self.emit
-            if (
-                isinstance(notices, Notices) and emit is not None
-            ):  # until after the closing, which may have some to tell
+            if isinstance(notices, Notices) and emit is not None:  # the closing may have some to tell
                 stack.callback(notices.listen(lambda notice: emit(event_of(notice))))
             if self.store is not None:
                 await stack.enter_async_context(self.store)
+            approvals: object = self.approvals
+            if isinstance(approvals, AbstractAsyncContextManager):  # one that has to be opened, or refuses at the start
+                await stack.enter_async_context(approvals)
             self._lifespan = stack.pop_all()
         return self
 
@@ -378,15 +384,26 @@ def _checked_ttl(approval_ttl: object) -> timedelta:
 
 
 def _by_name(tools: Sequence[Callable[..., Any]]) -> dict[str, Tool[..., Any]]:
+    """The tools by their names. A reader gives way to a tool of the host's that has its name already."""
+    made_tools = [as_tool(candidate, f"tools[{index}]") for index, candidate in enumerate(tools)]
+    taken = {made.name for made in made_tools if made.reader is None}
+    names = {
+        made.name: _free_name(made.name, taken) for made in made_tools if made.reader is not None and made.name in taken
+    }
     by_name: dict[str, Tool[..., Any]] = {}
-    for index, candidate in enumerate(tools):
-        made = as_tool(candidate, f"tools[{index}]")
+    for index, each in enumerate(made_tools):
+        made = each.renamed(names) if names and each.reader is not None else each
         if made.name in by_name:
             raise ConfigurationError(
                 f"tools[{index}]: there is a tool named {made.name!r} already; give one of them @tool(name=...)"
             )
         by_name[made.name] = made
     return by_name
+
+
+def _free_name(name: str, taken: Container[str]) -> str:
+    wanted = (f"coatcheck_{name}", *(f"coatcheck_{name}_{number}" for number in range(2, 1000)))
+    return next(each for each in wanted if each not in taken)
 
 
 def _guarded(on_event: Callable[[AnyEvent], object]) -> Callable[[Event], None]:

@@ -13,14 +13,19 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from contextlib import AsyncExitStack
 from typing import Any
 
 import anyio
 import msgspec
 
+from coatcheck.artifacts.port import ArtifactStore
+from coatcheck.boundary.context import Artifacts, ToolContext
 from coatcheck.boundary.producing import OpenStreams, Producer, message_of
+from coatcheck.boundary.resolving import refuse_misspoken, resolve
 from coatcheck.boundary.slots import RunningThreads, Slots
 from coatcheck.boundary.tool import Tool
+from coatcheck.call import ToolCall
 from coatcheck.dispatch import Dispatch, Limit, is_stray
 from coatcheck.errors import DeclarationError, RenderingError
 from coatcheck.events import AbsenceDeclared, CoverageDeclared, ForeignEnvelope, NearMiss
@@ -58,6 +63,7 @@ __all__ = ["Execution", "Peek"]
 _log = logging.getLogger("coatcheck")
 _AGAIN = "Nothing was run; call it again, corrected."
 _NO_ARGUMENTS: Mapping[str, Any] = {}
+_TAKEN_AWAY_WITHIN = 30.0  # seconds
 
 
 class Peek(msgspec.Struct, frozen=True):
@@ -273,6 +279,7 @@ class Execution:
         peek: how much of a tool's stream is read before it is decided whether it flows, by tool name; ``None`` where
             no step outside can take a stream in.
         collect: how many bytes of a stream are held at most in that case.
+        store: what tools may use of it, in the scope of their call.
     """
 
     def __init__(
@@ -286,7 +293,11 @@ class Execution:
         places: bool,
         peek: Callable[[str], Peek | None],
         collect: int,
+        store: ArtifactStore | None,
     ) -> None:
+        self._store = store
+        self._streams = streams
+        self._readers: dict[str, str] = {tool.reader: name for name, tool in tools.items() if tool.reader is not None}
         self._runners: dict[str, _Runner] = {}
         for name, tool in tools.items():
             own = None
@@ -313,7 +324,38 @@ class Execution:
                 else:
                     arguments = runner.tool.convert(arguments)
             except msgspec.ValidationError as error:
-                return failed(call, runner.teach_arguments(error))
+                tool = runner.tool
+                no_refs = await refuse_misspoken(call, tool.wants, call.arguments, tool.parameters, self._store)
+                return failed(call, runner.teach_arguments(error) + no_refs)
+        if not runner.tool.is_plain:
+            return await self._run_with_more(runner, call, arguments)
+        return await self._run(runner, call, arguments, ordered, direct=direct)
+
+    async def _run_with_more(self, runner: _Runner, call: Dispatch, arguments: dict[str, Any]) -> Outcome:
+        """Run a tool that takes more than what the model speaks: payloads in place of refs, or its context."""
+        tool = runner.tool
+        stack = AsyncExitStack()
+        artifacts = Artifacts(self._store, call)
+        stack.callback(artifacts.end)
+        try:
+            resolved = await resolve(call, tool.wants, arguments, self._store, artifacts, stack)
+            if isinstance(resolved, Outcome):
+                return resolved
+            arguments = {**arguments, **resolved.values}
+            if tool.context is not None:
+                spoken = ToolCall(call.name, dict(call.arguments), call.call_id)
+                arguments[tool.context] = ToolContext(artifacts, resolved.metas, spoken, self._readers)
+            outcome = await self._run(runner, call, arguments, (), direct=False)
+            # A stream is the tool still at work: what it was handed is taken away when it has ended.
+            for producer in self._streams.of(call)[-1:]:
+                producer.at_end(functools.partial(_taken_away, stack.pop_all()))
+            return outcome
+        finally:
+            await _taken_away(stack)
+
+    async def _run(
+        self, runner: _Runner, call: Dispatch, arguments: dict[str, Any], ordered: tuple[Any, ...], *, direct: bool
+    ) -> Outcome:
         asked = _NO_ARGUMENTS if runner.tool.search is None else keep_arguments(runner.tool.search, call.arguments)
         try:
             if direct:
@@ -361,6 +403,15 @@ class _TimedOut(Exception):
     def __init__(self, text: str, *, executed: bool) -> None:
         super().__init__(text)
         self.executed = executed
+
+
+async def _taken_away(stack: AsyncExitStack) -> None:
+    """What the tool was handed is taken away. What that comes to is nothing to the call, which has its outcome."""
+    try:
+        with anyio.move_on_after(_TAKEN_AWAY_WITHIN, shield=True):
+            await stack.aclose()
+    except Exception:  # noqa: BLE001 - see above
+        _log.warning("what a call was handed could not be taken away in good order", exc_info=True)
 
 
 def _unknown(call: Dispatch, known: Iterable[str]) -> Outcome:

@@ -11,7 +11,7 @@ import io
 import logging
 import os
 import stat
-from collections.abc import AsyncIterable, Callable, Iterator
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from time import perf_counter
 from typing import Any, Literal
 
@@ -67,6 +67,7 @@ class Producer:
     ) -> None:
         self.gauge: Gauge = Gauge(stream.media_type)
         self.closing: list[Callable[[], object]] = []
+        self._afterwards: list[Callable[[], Awaitable[None]]] = []
         self._call = call
         self._tool = tool
         self._slots = slots
@@ -114,6 +115,13 @@ class Producer:
             self._slots.end()
             for close in self.closing:
                 close()
+            with anyio.CancelScope(shield=True):
+                for take_away in self._afterwards:
+                    await take_away()
+
+    def at_end(self, take_away: Callable[[], Awaitable[None]]) -> None:
+        """Have what the tool was handed taken away when it has ended."""
+        self._afterwards.append(take_away)
 
     async def _more(self) -> None:
         """Take what comes next, or note why nothing does."""
@@ -192,9 +200,13 @@ class OpenStreams:
 
         producer.closing.append(forget)
 
+    def of(self, call: Dispatch) -> tuple[Producer, ...]:
+        """What is open of one call's."""
+        return tuple(self.open.get(id(call.rows), ()))
+
     async def close(self, call: Dispatch) -> None:
         """Close what is left of one call's."""
-        for producer in tuple(self.open.get(id(call.rows), ())):
+        for producer in self.of(call):
             await producer.abandon()
 
 

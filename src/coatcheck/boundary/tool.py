@@ -6,26 +6,33 @@ arguments. The function stays callable as it was.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import re
 import typing
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from datetime import timedelta
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
 import msgspec
 
+from coatcheck.boundary.context import ToolContext
+from coatcheck.boundary.wants import Want, bare, check_wants, ref_hint, spoken_name
 from coatcheck.errors import ConfigurationError
 from coatcheck.results.search import Search, check_search
 from coatcheck.settings import check_duration, check_whole
 from coatcheck.steps.ceiling import Ceiling
 
-__all__ = ["MAX_NAME_CHARS", "Tool", "as_tool", "tool"]
+__all__ = ["MAX_NAME_CHARS", "ReaderRole", "Tool", "as_tool", "tool"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_NAME_CHARS = 128
+
+ReaderRole = Literal["read", "search", "query"]
+"""What a tool that reads refs back does: pages through one, finds something in it, or asks it something."""
 
 
 class Tool(Generic[P, R]):
@@ -41,8 +48,12 @@ class Tool(Generic[P, R]):
         concurrency: how many executions may run at once, or ``None``.
         foreign: the result is relayed from elsewhere and has no authority.
         search: what it searches, for absences that say by themselves where they looked, or ``None``.
+        wants: the arguments that are refs, and what the tool takes in their place.
+        reader: what it does with refs, where it reads them back for the model, or ``None``.
+        context: the parameter for which it asks its `ToolContext`, or ``None``.
         function: the function itself.
         takes_arguments: whether it has parameters of its own.
+        is_plain: whether it takes nothing but what the model speaks.
         takes_in_order: whether the function takes all of them in their order, which costs less than by name.
         is_async: whether `run` gives what is to be awaited; any other function runs in a worker thread.
         run: the function as an execution calls it.
@@ -61,6 +72,8 @@ class Tool(Generic[P, R]):
         concurrency: int | None = None,
         foreign: bool = False,
         search: Search | None = None,
+        wants: Mapping[str, str] | None = None,
+        reader: ReaderRole | None = None,
     ) -> None:
         if not callable(function):
             raise ConfigurationError(f"a tool must be a function, not {function!r:.80}")
@@ -87,15 +100,25 @@ class Tool(Generic[P, R]):
         self.run: Callable[..., Any] = function
         if not self.is_async and _is_generator(function):  # calling it runs nothing yet
             self.is_async, self.run = True, _in_time(function)
+        if reader not in (None, *typing.get_args(ReaderRole)):
+            raise ConfigurationError(
+                f"tool {self.name}: reader must be 'read', 'search' or 'query', not {reader!r:.80}"
+            )
+        self.reader: ReaderRole | None = reader
+        hints = _readable_hints(self.name, function)
+        self.context: str | None = _context_of(self.name, function, hints)
+        named = [each.name for each in _named(function) if each.name != self.context]
+        self.wants: Mapping[str, Want] = check_wants(self.name, wants, hints, named)
         self.arguments_type: type[msgspec.Struct]
-        self.arguments_type, self._takes_any = _arguments_type(self.name, function)
+        self.arguments_type, self._takes_any = _arguments_type(self.name, function, hints, self.context, self.wants)
         self.parameters: dict[str, Any] = _schema(self.name, self.arguments_type, self._takes_any)
         self._names = self.arguments_type.__struct_fields__
         self.search: Search | None = check_search(self.name, search, None if self._takes_any else self._names)
         self.takes_arguments: bool = bool(self._names)
         self._leaves_out = msgspec.UNSET in self.arguments_type.__struct_defaults__
         self._has_mappings = _has_mappings(self.parameters)
-        self.takes_in_order: bool = not (self._takes_any or self._leaves_out or _differs(function))
+        self.is_plain: bool = self.context is None and not self.wants
+        self.takes_in_order: bool = self.is_plain and not (self._takes_any or self._leaves_out or _differs(function))
         functools.update_wrapper(self, function, updated=())  # its attributes are no declarations
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -105,6 +128,14 @@ class Tool(Generic[P, R]):
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
 
+    def renamed(self, names: Mapping[str, str]) -> Tool[P, R]:
+        """The same tool where some are called otherwise: ``names`` says by the old name what each is called."""
+        other = copy.copy(self)
+        other.name = _checked_name(names.get(self.name, self.name), self.function)
+        for old, new in names.items():
+            other.description = re.sub(rf"\b{re.escape(old)}\b", new, other.description)
+        return other
+
     def convert(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Check ``arguments`` against the signature, and return them as the function takes them.
 
@@ -112,8 +143,9 @@ class Tool(Generic[P, R]):
             msgspec.ValidationError: naming the path of what is wrong (``$.limit``).
         """
         if self._takes_any:  # what is not a parameter of its own passes through
-            named = {name: item for name, item in arguments.items() if name in self._names}
-            return {**arguments, **self._given(named)}
+            own = {*self._names, *self.arguments_type.__struct_encode_fields__}
+            named = {name: item for name, item in arguments.items() if name in own}
+            return {name: item for name, item in arguments.items() if name not in own} | self._given(named)
         return self._given(arguments)
 
     def convert_in_order(self, arguments: dict[str, Any]) -> tuple[Any, ...]:
@@ -148,6 +180,8 @@ def tool(
     concurrency: int | None = None,
     foreign: bool = False,
     search: Search | None = None,
+    wants: Mapping[str, str] | None = None,
+    reader: ReaderRole | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -162,6 +196,8 @@ def tool(
     concurrency: int | None = None,
     foreign: bool = False,
     search: Search | None = None,
+    wants: Mapping[str, str] | None = None,
+    reader: ReaderRole | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a function, and declare what only its author knows.
 
@@ -178,6 +214,10 @@ def tool(
         foreign: True for a tool that merely relays what somebody else wrote: no envelope in its result is
             recognised, so it delivers no effects and no status (law: `design.md` section 3, parting 10).
         search: what the tool searches; ``absent()`` may then be left without ``checked`` (see `Search`).
+        wants: the arguments in which the model speaks a ref, by the kind that the artifact has to have; the function
+            is handed what its annotation asks for: the decoded value, `bytes`, `str`, a `Path` (a private file that is
+            gone after the call) or an `ArtifactReader`.
+        reader: what it does for the model with refs; its results are never placed, and tickets name it.
 
     Raises:
         ConfigurationError: naming the tool and the setting or parameter that cannot be honoured.
@@ -195,6 +235,8 @@ def tool(
             concurrency=concurrency,
             foreign=foreign,
             search=search,
+            wants=wants,
+            reader=reader,
         )
 
     return make if function is None else make(function)
@@ -261,8 +303,8 @@ def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _arguments_type(name: str, function: Callable[..., Any]) -> tuple[type[msgspec.Struct], bool]:
-    """A struct with one field a parameter, and whether the function takes any further keyword."""
+def _readable_hints(name: str, function: Callable[..., Any]) -> dict[str, Any]:
+    """The types of the parameters, `Any` where there is none."""
     try:
         signature = inspect.signature(function)
         target = _unbound(function)
@@ -270,9 +312,36 @@ def _arguments_type(name: str, function: Callable[..., Any]) -> tuple[type[msgsp
         hints = _hints(inspect.unwrap(target))
     except (TypeError, ValueError, NameError) as error:
         raise ConfigurationError(f"tool {name}: its signature cannot be read ({error})") from error
+    return {parameter: hints.get(parameter, Any) for parameter in signature.parameters}
+
+
+def _named(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters that can be given by name, each alone."""
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [each for each in inspect.signature(function).parameters.values() if each.kind in by_name]
+
+
+def _context_of(name: str, function: Callable[..., Any], hints: Mapping[str, Any]) -> str | None:
+    asking = [parameter for parameter, hint in hints.items() if bare(hint) is ToolContext]
+    if len(asking) > 1:
+        raise ConfigurationError(f"tool {name}: {' and '.join(asking)} are each a ToolContext; one is enough")
+    if asking and asking[0] not in {each.name for each in _named(function)}:
+        raise ConfigurationError(
+            f"tool {name}: {asking[0]}, its ToolContext, must be a parameter that is given by name"
+        )
+    return asking[0] if asking else None
+
+
+def _arguments_type(
+    name: str, function: Callable[..., Any], hints: Mapping[str, Any], context: str | None, wants: Mapping[str, Want]
+) -> tuple[type[msgspec.Struct], bool]:
+    """A struct with one field a parameter, and whether the function takes any further keyword."""
     fields: list[Any] = []
+    spoken: dict[str, str] = {}
     takes_any = False
-    for parameter in signature.parameters.values():
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == context:
+            continue
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             takes_any = True
             continue
@@ -280,17 +349,22 @@ def _arguments_type(name: str, function: Callable[..., Any]) -> tuple[type[msgsp
             raise ConfigurationError(
                 f"tool {name}: the parameter {parameter.name!r} is positional only; a model names its arguments"
             )
-        hint = hints.get(parameter.name, Any)
+        if spoken_name(parameter.name) != parameter.name:
+            spoken[parameter.name] = spoken_name(parameter.name)
+        want = wants.get(parameter.name)
+        hint = hints[parameter.name] if want is None else ref_hint(want)
         if parameter.default is None:
             hint = hint | None
         if parameter.default is inspect.Parameter.empty:
             fields.append((parameter.name, hint))
-        elif type(parameter.default) in (bool, int, float, str, type(None)):
+        elif parameter.default is None or (want is None and type(parameter.default) in (bool, int, float, str)):
             fields.append((parameter.name, hint, parameter.default))
         else:  # the function has its default itself: a value left out stays left out
             fields.append((parameter.name, hint | msgspec.UnsetType, msgspec.UNSET))
     try:
-        struct = msgspec.defstruct(f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        struct = msgspec.defstruct(
+            f"{name}_arguments", fields, kw_only=True, forbid_unknown_fields=True, rename=spoken or None
+        )
         msgspec.json.Decoder(struct)
     except (TypeError, ValueError, NameError) as error:
         raise ConfigurationError(f"tool {name}: its parameters have a type that JSON cannot carry ({error})") from error

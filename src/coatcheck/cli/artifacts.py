@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +19,11 @@ from coatcheck.artifacts.port import ArtifactReader
 from coatcheck.cli.edge import WRONG, command
 from coatcheck.cli.output import complain, goes_to_terminal, harmless, print_json, print_lines, spell_time, write
 from coatcheck.cli.progress import progress
-from coatcheck.cli.ranges import CharCutter, LineCutter, parse_lines, parse_slice
 from coatcheck.cli.settings import JsonOption, ScopeOption, StoreOption, chosen_scope, readable_store
 from coatcheck.errors import IntegrityError, InvalidRange
+from coatcheck.readers.locating import locate_tail, locate_value
+from coatcheck.readers.ranges import CharCutter, LineCutter, parse_lines, parse_slice
+from coatcheck.readers.refs import ReaderError
 from coatcheck.results.binary import is_textual
 
 __all__ = ["get", "head", "missing", "read", "rm"]
@@ -101,6 +103,13 @@ async def read(
     byte_range: Annotated[
         str | None, typer.Option("--bytes", metavar="A:B", help="Bytes, counted from 0, B not included.")
     ] = None,
+    first: Annotated[
+        int | None, typer.Option("--head", metavar="N", min=1, help="So many lines from the start.")
+    ] = None,
+    tail: Annotated[int | None, typer.Option("--tail", metavar="N", min=1, help="So many lines up to the end.")] = None,
+    path: Annotated[
+        str | None, typer.Option("--path", metavar="PATH", help="Of JSON the one value there: '$.rows[3].mean'.")
+    ] = None,
     store: StoreOption = None,
     scope: ScopeOption = None,
 ) -> int:
@@ -111,8 +120,14 @@ async def read(
 
     Exit codes: 0 done, 1 nothing there or binary or damaged or not reachable, 2 usage.
     """
-    if sum(part is not None for part in (lines, chars, byte_range)) > 1:
-        raise InvalidRange("--lines, --chars and --bytes say three different things: give one of them")
+    if sum(part is not None for part in (lines, chars, byte_range, first, tail, path)) > 1:
+        raise InvalidRange(
+            "--lines, --chars, --bytes, --head, --tail and --path say different things: give one of them"
+        )
+    if tail is not None or path is not None:
+        return await _read_span(ref, tail, path, store, scope)
+    if first is not None:
+        lines = f":{first}"
     cutter = (
         LineCutter(parse_lines(lines))
         if lines is not None
@@ -138,6 +153,37 @@ async def read(
             complain(f"{ref} calls itself {media_type} and is no UTF-8 from here on: read --bytes of it")
             return WRONG
     return 0
+
+
+async def _read_span(ref: str, tail: int | None, path: str | None, store: str | None, scope: str | None) -> int:
+    """Print what only a look at the payload tells where it is: the last lines, or a value within JSON."""
+    whose = chosen_scope(scope)
+    async with readable_store(store) as opened:
+
+        def open_(start: int, end: int | None) -> AbstractAsyncContextManager[ArtifactReader | None]:
+            return opened.open(whose, ref, start, end)
+
+        meta = await opened.head(whose, ref)
+        if meta is None:
+            complain(missing(ref))
+            return WRONG
+        if not is_textual(meta.media_type):
+            complain(f"{ref} is binary ({meta.media_type}): read --bytes of it, or get it into a file")
+            return WRONG
+        try:
+            span = await (locate_value(open_, path) if path is not None else locate_tail(open_, meta.bytes, tail or 1))
+        except ReaderError as error:
+            complain(str(error))
+            return WRONG
+        if span is not None:
+            async with open_(*span) as reader:
+                if reader is not None:
+                    await _copy(reader, write)
+                    if path is not None:
+                        write(b"\n")
+                    return 0
+    complain(missing(ref))
+    return WRONG
 
 
 @command()

@@ -5,8 +5,13 @@ from __future__ import annotations
 import typer
 
 from coatcheck.cli.artifacts import get, head, read, rm
+from coatcheck.cli.doctor import doctor
 from coatcheck.cli.exec import EXIT_CODES, exec_command
+from coatcheck.cli.grep import grep
+from coatcheck.cli.lineage import lineage
+from coatcheck.cli.query import query
 from coatcheck.cli.schema import schema
+from coatcheck.cli.serve import serve
 from coatcheck.cli.store import ls, stat, sweep, verify
 
 __all__ = ["app"]
@@ -39,5 +44,5 @@ def demo() -> None:
 
 # Options after COMMAND are the command's own, with or without a -- before it.
 app.command("exec", epilog=EXIT_CODES, context_settings={"allow_interspersed_args": False})(exec_command)
-for _command in (get, head, read, ls, stat, verify, sweep, rm, schema):
+for _command in (get, head, read, grep, query, ls, stat, verify, lineage, sweep, rm, doctor, serve, schema):
     app.command()(_command)

@@ -12,6 +12,7 @@ from coatcheck.artifacts.findings import Finding
 from coatcheck.artifacts.usage import Usage
 from coatcheck.cli.edge import command
 from coatcheck.cli.exec import Report
+from coatcheck.cli.lineage import Ancestor
 from coatcheck.cli.output import write
 from coatcheck.cli.store import Verdict
 from coatcheck.errors import ConfigurationError
@@ -25,7 +26,7 @@ _GROUPS: dict[str, tuple[type, ...]] = {
     "Declared": (cc.Declared,),
     "Turn": (cc.Turn,),
     "Ticket": (cc.Ticket,),
-    "Command": (Report, Verdict, Usage, Finding, cc.ArtifactMeta, cc.Swept),
+    "Command": (Report, Verdict, Usage, Finding, Ancestor, cc.ArtifactMeta, cc.Swept),
 }
 """What is described. A group of several types has a definition of its own, as any one of them."""
 

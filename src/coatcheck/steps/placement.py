@@ -20,7 +20,8 @@ from typing import Any
 import anyio
 import msgspec
 
-from coatcheck.artifacts.meta import MAX_PARENTS, ArtifactMeta, PutResult
+from coatcheck.artifacts.lineage import still_there
+from coatcheck.artifacts.meta import MAX_PARENTS, ArtifactMeta, PutResult, origin_of
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ref import MAX_KIND_CHARS
 from coatcheck.artifacts.ticket import Ticket, make_ticket, placed_kind
@@ -39,6 +40,7 @@ from coatcheck.outcome import Inline, Outcome, Placed, carried, rendered_of, siz
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
 from coatcheck.results.conversion import canonical
 from coatcheck.results.envelope import Encoded
+from coatcheck.results.outline import MAX_OUTLINE_CHARS, Outliner, outline_of
 from coatcheck.results.rendering import JSON, TEXT, Rendered, render
 from coatcheck.settings import check_duration, check_whole
 from coatcheck.steps.step import Step
@@ -51,7 +53,6 @@ MIN_LEAF_BYTES = 1024
 _log = logging.getLogger("coatcheck")
 
 _ANY_REF = "art_" + "0" * 32
-_MAX_ORIGIN_CHARS = 128
 _LONGEST = 10**15  # bytes of a stream whose ticket has to be reckoned with before it has ended
 
 
@@ -63,7 +64,8 @@ class Placement(msgspec.Struct, frozen=True):
         per_tool: thresholds of their own, by exact tool name or by glob (``"search_*"``). An exact name
             wins over every glob, an earlier glob over a later one.
         max_batch_chars: what all results of one turn may take together; ``None`` for no such limit.
-        preview_chars: how much of the head of a placed text its ticket shows; 0 for none.
+        preview_chars: how much of the head of a placed text its ticket shows, beside an outline of the whole (the
+            shape of JSON, the columns of rows, the lines of text); 0 for neither.
         timeout: how long storing one result may take before it counts as failed, in seconds or as a `timedelta`. While
             a stream is stored, only the time counts in which the store does not ask for the next piece.
 
@@ -140,11 +142,20 @@ class PlacementStep(Step):
         placement: the thresholds. store: where to.
         tools: the kind that each tool's author declared, or ``None``, by tool name.
         cap: the limit of the truncation outside, which bounds what an outcome can take of a turn's budget.
+        readers: the tools that read refs back, by name: what they do. Their own results are never placed.
     """
 
     def __init__(
-        self, placement: Placement, store: ArtifactStore, tools: Mapping[str, str | None], *, cap: int | None = None
+        self,
+        placement: Placement,
+        store: ArtifactStore,
+        tools: Mapping[str, str | None],
+        *,
+        cap: int | None = None,
+        readers: Mapping[str, str] | None = None,
     ) -> None:
+        self._readers = readers or {}
+        self._pager = next((name for name, does in self._readers.items() if does == "read"), None)
         self._placement = placement
         self._store = store
         self._kinds = tools
@@ -157,7 +168,7 @@ class PlacementStep(Step):
 
     def over(self, call: Dispatch, outcome: Outcome, size: int) -> bool:
         """Whether this step has anything to do. With a batch budget every call of a batch has to be counted."""
-        if size > self._limits.get(outcome.tool, self._smallest):
+        if size > self._limits.get(outcome.tool, self._smallest) and outcome.tool not in self._readers:
             return True
         return self._budget is not None and (call.batch is not None or size > self._budget)
 
@@ -168,6 +179,10 @@ class PlacementStep(Step):
         if not isinstance(outcome, Inline):
             return outcome
         flow = flow_of(outcome)
+        if outcome.tool in self._readers:
+            if batch is not None:  # it counts, and stays what it is
+                batch.ended(min(size_of(outcome), self._cap))
+            return outcome
         if flow is not None:
             return await self._place_stream(call, outcome, flow)
         measured, limit = outcome, self._placement.limit_for(outcome.tool)
@@ -209,7 +224,9 @@ class PlacementStep(Step):
             bytes=stored,
             limit=limit,
             shared=shared,
+            reader=self._pager,
             preview=rendered.head(chars) if chars and not rendered.blobs else None,
+            outline=outline_of(rendered.data, media_type) if chars else None,
         )
 
     def _kind(self, tool: str) -> str:
@@ -229,12 +246,15 @@ class PlacementStep(Step):
         except Ended as end:
             return end.outcome
         if call.batch is not None:  # the others need not wait for it
-            call.batch.ended(len(self._stream_ticket(outcome, flow, _ANY_REF, limit, _LONGEST).to_json()))
+            ticket = self._stream_ticket(outcome, flow, _ANY_REF, limit, _LONGEST)
+            shown = MAX_OUTLINE_CHARS if self._placement.preview_chars else 0
+            call.batch.ended(len(ticket.to_json()) + shown)
         scope = anyio.CancelScope()
-        pieces = _Pieces(flow, scope, self._timeout)
+        outliner = Outliner() if self._placement.preview_chars else None
+        pieces = _Pieces(flow, scope, self._timeout, outliner)
 
         async def store() -> Outcome:
-            origin = _origin(outcome)
+            origin, parents = origin_of(outcome.tool, outcome.call_id), await self._wanted(call)
             result = await self._store.put_stream(
                 call.scope,
                 pieces,
@@ -242,13 +262,14 @@ class PlacementStep(Step):
                 media_type=lambda: flow.gauge.media_type,
                 label=_label(outcome),
                 origin=origin,
+                parents=parents,
             )
             if flow.ended is not None or not flow.whole:  # it took a part for the whole
                 if result.created:
                     await self._store.delete(call.scope, result.meta.ref)
                 raise StoreError("the store did not read the stream to its end")
-            self._tell(outcome, result, origin, (), call)
-            ticket = self._stream_ticket(outcome, flow, result.meta.ref, limit)
+            self._tell(outcome, result, origin, parents, call)
+            ticket = self._stream_ticket(outcome, flow, result.meta.ref, limit, outliner=outliner)
             return carried(outcome, Placed, text=ticket.to_json(), ticket=ticket, tickets=(ticket,))
 
         try:
@@ -258,7 +279,15 @@ class PlacementStep(Step):
             raise
         return outcome if placed is None else placed
 
-    def _stream_ticket(self, outcome: Inline, flow: Flow, ref: str, limit: int, at_least: int = 0) -> Ticket:
+    def _stream_ticket(
+        self,
+        outcome: Inline,
+        flow: Flow,
+        ref: str,
+        limit: int,
+        at_least: int = 0,
+        outliner: Outliner | None = None,
+    ) -> Ticket:
         """The ticket of what has flowed by now, or of so many bytes where that is more."""
         chars = self._placement.preview_chars
         head = flow.head()
@@ -270,7 +299,9 @@ class PlacementStep(Step):
             size=max(head.size, at_least),
             bytes=max(flow.gauge.bytes, at_least),
             limit=limit,
+            reader=self._pager,
             preview=head.head(chars) if chars and flow.gauge.is_text else None,
+            outline=None if outliner is None else outliner.outline(head.media_type),
         )
 
     async def _attempt(
@@ -315,6 +346,12 @@ class PlacementStep(Step):
             )
         return None
 
+    async def _wanted(self, call: Dispatch) -> tuple[str, ...]:
+        """The parents of what the call made: what it wanted, and is still there."""
+        if not call.wanted:
+            return ()
+        return (await still_there(self._store, call.scope, call.wanted))[:MAX_PARENTS]
+
     async def _store_result(self, outcome: Inline, limit: int, shared: bool, call: Dispatch) -> Outcome:
         outcome, rendered = _parcel(outcome, limit, shared)
         evicted: set[str] = set()
@@ -325,7 +362,8 @@ class PlacementStep(Step):
             if leaves and not shared and rendered.size <= min(limit, self._cap):
                 return msgspec.structs.replace(outcome, text=rendered, tickets=leaves, content=())
         kind = self._kind(outcome.tool)
-        parents = tuple(dict.fromkeys(ticket.ref for ticket in leaves))[:MAX_PARENTS]
+        wanted = await self._wanted(call)
+        parents = tuple(dict.fromkeys((*(ticket.ref for ticket in leaves), *wanted)))[:MAX_PARENTS]
         meta = await self._put(outcome, rendered.data, kind, rendered.media_type, parents, call, evicted)
         _refuse_lost(leaves, evicted)
         ticket = self._ticket(outcome, meta.ref, meta.media_type, meta.bytes, rendered, limit, shared)
@@ -352,7 +390,8 @@ class PlacementStep(Step):
         tickets: list[Ticket] = []
         for blob, place in large:
             kind = f"file/{blob.media_type.partition('/')[2]}"[:MAX_KIND_CHARS]
-            meta = await self._put(outcome, blob.data, kind, blob.media_type, (), call, evicted)
+            parents = await self._wanted(call)
+            meta = await self._put(outcome, blob.data, kind, blob.media_type, parents, call, evicted)
             ticket = make_ticket(
                 tool=outcome.tool,
                 ref=meta.ref,
@@ -362,6 +401,7 @@ class PlacementStep(Step):
                 bytes=meta.bytes,
                 limit=limit,
                 part=True,
+                reader=self._pager,
             )
             place.update(msgspec.to_builtins(ticket))
             tickets.append(ticket)
@@ -377,7 +417,7 @@ class PlacementStep(Step):
         call: Dispatch,
         evicted: set[str],
     ) -> ArtifactMeta:
-        origin = _origin(outcome)
+        origin = origin_of(outcome.tool, outcome.call_id)
         result = await self._store.put(
             call.scope,
             data,
@@ -420,8 +460,9 @@ class PlacementStep(Step):
 class _Pieces:
     """A flow as a store reads it. While the store works, its time runs; while it waits for the tool, it does not."""
 
-    def __init__(self, flow: Flow, scope: anyio.CancelScope, timeout: float) -> None:
+    def __init__(self, flow: Flow, scope: anyio.CancelScope, timeout: float, outliner: Outliner | None = None) -> None:
         self._flow = flow
+        self._outliner = outliner
         self._scope = scope
         self._timeout = timeout
         scope.deadline = anyio.current_time() + timeout
@@ -435,14 +476,9 @@ class _Pieces:
         self._scope.deadline = anyio.current_time() + self._timeout
         if not piece:
             raise StopAsyncIteration
+        if self._outliner is not None:
+            self._outliner.feed(piece)
         return piece
-
-
-def _origin(outcome: Outcome) -> dict[str, str]:
-    origin = {"tool": outcome.tool}
-    if outcome.call_id is not None:
-        origin["call_id"] = _storable(outcome.call_id)
-    return origin
 
 
 def _label(outcome: Outcome) -> str:
@@ -489,11 +525,6 @@ def _refuse_lost(leaves: Sequence[Ticket], evicted: set[str]) -> None:
         raise StoreError(
             "the budget of one scope does not hold all parts of this one result; raise max_bytes or max_count"
         )
-
-
-def _storable(call_id: str) -> str:
-    """A provider's id as meta takes it: bounded, and valid Unicode."""
-    return call_id[:_MAX_ORIGIN_CHARS].encode(errors="replace").decode()
 
 
 def _refusal(problem: BaseException) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from coatcheck.errors import InvalidRange
 
-__all__ = ["CharCutter", "LineCutter", "Part", "parse_lines", "parse_slice"]
+__all__ = ["CharCutter", "LineCutter", "Part", "behind_newline", "parse_lines", "parse_slice"]
 
 _FORM = re.compile("([0-9]{0,18}):([0-9]{0,18})", re.ASCII)
 
@@ -85,7 +85,7 @@ class LineCutter:
             if ends < self._skip:
                 self._skip -= ends
                 return b""
-            start = _behind_newline(chunk, self._skip)
+            start = behind_newline(chunk, self._skip)
             self._skip = 0
         if self._take is None:
             return chunk[start:]
@@ -94,10 +94,10 @@ class LineCutter:
             self._take -= ends
             return chunk[start:]
         self.done = True
-        return chunk[start : _behind_newline(chunk, self._take, start)]
+        return chunk[start : behind_newline(chunk, self._take, start)]
 
 
-def _behind_newline(chunk: bytes, nth: int, start: int = 0) -> int:
+def behind_newline(chunk: bytes, nth: int, start: int = 0) -> int:
     """The place behind the ``nth`` newline (counted from 1) from ``start`` on, which is there."""
     end = len(chunk)
     while end - start > 1:

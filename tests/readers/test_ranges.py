@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coatcheck.cli.ranges import CharCutter, LineCutter, Part, parse_lines, parse_slice
 from coatcheck.errors import InvalidRange
+from coatcheck.readers.ranges import CharCutter, LineCutter, Part, parse_lines, parse_slice
 
 TEXTS = st.text(st.sampled_from("ab\n\rö€😀\u2028"), max_size=40)
 PLACES = st.lists(st.integers(0, 200), max_size=6)

@@ -1,0 +1,263 @@
+"""The lines of a stored text that match a pattern. The core of ``search_artifact`` and of the shell's ``grep``.
+
+Laws:
+
+* What is found is what a search of each line finds.
+* Memory is bounded, and so is the time, whatever the payload and the pattern: see `coatcheck.readers.scanning`.
+* The scanning is done in a worker thread, a few megabytes at a time; a caller that is cancelled waits for
+  none of it.
+* Matches say the number of their line and a byte from which `read_page` goes on at the cost of one ranged read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple
+
+from anyio import to_thread
+
+from coatcheck.artifacts.meta import ArtifactMeta
+from coatcheck.readers.answers import (
+    DEFAULT_MAX_CHARS,
+    HEX_BYTES,
+    OVERHEAD_CHARS,
+    SMALLEST_MAX_CHARS,
+    describe_binary,
+    end_line,
+    spell_call,
+    start_line,
+)
+from coatcheck.readers.characters import decode
+from coatcheck.readers.matching import make_matcher
+from coatcheck.readers.refs import Opener, ReaderError
+from coatcheck.readers.scanning import SECONDS, Hit, Scanner, counter
+from coatcheck.results.binary import is_textual
+
+__all__ = [
+    "DEFAULT_MAX_MATCHES",
+    "LARGEST_CONTEXT",
+    "LARGEST_MAX_MATCHES",
+    "Found",
+    "render",
+    "search",
+]
+
+DEFAULT_MAX_MATCHES = 20
+LARGEST_MAX_MATCHES = 500
+LARGEST_CONTEXT = 20
+
+_BLOCK = 2 << 20
+_SMALL = 1 << 18
+_FIRST_PART = 4 << 20
+_LINE_SHOWN = 300
+_CONTEXT_BYTES = 8192
+_CALL_SHOWN = 400
+
+
+class Found(NamedTuple):
+    """What a search found.
+
+    Attributes:
+        meta: the artifact's.
+        hits: the matching lines, in order.
+        context: for each, the lines before and behind it that were asked for.
+        searched: the byte up to which it was searched.
+        next: the arguments of the call that searches on, without ref and pattern; ``None``: all was searched.
+        from_byte: where the search began.
+        timed_out: it was ended because it took too long.
+    """
+
+    meta: ArtifactMeta
+    hits: tuple[Hit, ...]
+    context: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    searched: int
+    next: Mapping[str, Any] | None
+    from_byte: int = 0
+    timed_out: bool = False
+
+
+async def search(
+    open_: Opener,
+    pattern: str,
+    *,
+    literal: bool = False,
+    ignore_case: bool = False,
+    context: int = 0,
+    max_matches: int = DEFAULT_MAX_MATCHES,
+    from_byte: int = 0,
+    from_line: int | None = None,
+    seconds: float = SECONDS,
+) -> Found | str | None:
+    """The lines of an artifact that match.
+
+    Args:
+        open_: opens the artifact.
+        pattern: a regular expression as RE2 has it; or, where ``literal``, what is to be found itself.
+        ignore_case: letters of either case are the same.
+        context: so many lines before and behind each are shown too, at most `LARGEST_CONTEXT`.
+        max_matches: after so many matching lines the search ends, at most `LARGEST_MAX_MATCHES`.
+        from_byte, from_line: where to begin: a byte at which a line begins, and that line's number.
+        seconds: how long to search at most.
+
+    Returns:
+        What was found; for what is no text, a description; ``None`` for a ref that gives nothing.
+
+    Raises:
+        ReaderError: the pattern or a number cannot be.
+    """
+    if not 0 <= context <= LARGEST_CONTEXT:
+        raise ReaderError(f"context is a number of lines, from 0 to {LARGEST_CONTEXT}")
+    if not 1 <= max_matches <= LARGEST_MAX_MATCHES:
+        raise ReaderError(f"max_matches is from 1 to {LARGEST_MAX_MATCHES}")
+    if from_byte < 0 or (from_line is not None and from_line < 1):
+        raise ReaderError("from_byte is counted from 0, from_line from 1: give both as an earlier answer gave them")
+    matcher = make_matcher(pattern, literal=literal, ignore_case=ignore_case)
+    line = from_line if from_byte else 1
+    # Two parts, because a whole payload is compared with its digest, which takes longer than searching it.
+    middle = from_byte + _FIRST_PART
+    async with open_(from_byte, middle) as reader:
+        if reader is None:
+            return None
+        meta = reader.meta
+        textual = is_textual(meta.media_type)
+        scanner = Scanner(matcher, max_matches, offset=from_byte, line=line, seconds=seconds)
+        more = False
+        if textual:
+            scanner.count = await to_thread.run_sync(counter, meta.bytes)
+            more = await _scan(aiter(reader), scanner, last=meta.bytes <= middle)
+    if more and meta.bytes > middle:
+        async with open_(middle, None) as reader:
+            if reader is None:
+                return None
+            await _scan(aiter(reader), scanner, last=True)
+    if not textual:
+        async with open_(0, HEX_BYTES) as reader:
+            return describe_binary(meta, b"" if reader is None else await reader.read())
+    around = [await _around(open_, hit, context) if context else ((), ()) for hit in scanner.hits]
+    searched, following = meta.bytes, None
+    if scanner.resume is not None and scanner.resume[0] < meta.bytes:
+        searched, number = scanner.resume
+        following = {"from_byte": searched} | ({} if number is None else {"from_line": number})
+    return Found(meta, tuple(scanner.hits), tuple(around), searched, following, from_byte, scanner.timed_out)
+
+
+async def _scan(chunks: AsyncIterator[bytes], scanner: Scanner, *, last: bool) -> bool:
+    """Search some chunks, a few megabytes at a time; False once no more is wanted."""
+    waiting: list[bytes] = []
+    size = 0
+    try:
+        async for chunk in chunks:
+            waiting.append(chunk)
+            size += len(chunk)
+            if size >= _BLOCK:
+                if not await to_thread.run_sync(_feed, scanner, waiting, False, abandon_on_cancel=True):
+                    return False
+                waiting, size = [], 0
+        return await to_thread.run_sync(_feed, scanner, waiting, last, abandon_on_cancel=True)
+    except BaseException:
+        scanner.given_up = True  # its thread goes no further than the next few lines
+        raise
+
+
+def _feed(scanner: Scanner, chunks: list[bytes], last: bool) -> bool:
+    if chunks and len(chunks[0]) < _SMALL:
+        chunks = [b"".join(chunks)]
+    for chunk in chunks:
+        if not scanner.feed(chunk):
+            return False
+    return not last or scanner.feed(b"", last=True)
+
+
+async def _around(open_: Opener, hit: Hit, count: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The lines before and behind one, as far as they are near."""
+    first = max(0, hit.start - _CONTEXT_BYTES)
+    async with open_(first, hit.at + len(hit.shown) + _CONTEXT_BYTES) as reader:
+        data = b"" if reader is None else await reader.read()
+    before = data[: hit.start - first].split(b"\n")[:-1]
+    if first:
+        before = before[1:]  # cut off at its beginning
+    end = data.find(b"\n", max(hit.at - first, 0))
+    behind = [] if end < 0 else data[end + 1 :].split(b"\n")
+    if behind and not behind[-1]:
+        behind.pop()
+    return tuple(map(_one_line, before[-count:])), tuple(map(_one_line, behind[:count]))
+
+
+def _one_line(line: bytes) -> str:
+    line = line.rstrip(b"\r")
+    text, used = decode(line, _LINE_SHOWN, last=True)
+    return text if used == len(line) else f"{text}…"
+
+
+def render(
+    found: Found, *, tool: str, reader: str, ref: str, call: Mapping[str, Any], max_chars: int = DEFAULT_MAX_CHARS
+) -> str:
+    """What was found as a model reads it, within ``max_chars``.
+
+    Args:
+        found: it.
+        tool, reader: what this tool is called, and the one that reads.
+        ref: the artifact.
+        call: the arguments of this search but ref and where it began, for the call that searches on.
+        max_chars: the bound, at least `SMALLEST_MAX_CHARS`.
+    """
+    budget = max(max_chars, SMALLEST_MAX_CHARS) - OVERHEAD_CHARS
+    lines: list[str] = []
+    shown = 0
+    for hit, (before, behind) in zip(found.hits, found.context, strict=True):
+        rows = [f"  {text}" for text in before] + [_row(hit)] + [f"  {text}" for text in behind]
+        if before or behind:
+            rows.append("--")
+        cost = sum(map(len, rows)) + len(rows)
+        if cost > budget:
+            if shown:
+                break
+            rows = [_row(hit)[: max(budget - 1, 0)]]
+            cost = len(rows[0]) + 1
+        budget -= cost
+        lines.extend(rows)
+        shown += 1
+    following, searched = found.next, found.searched
+    if shown < len(found.hits):
+        rest = found.hits[shown]
+        searched = rest.start
+        following = {"from_byte": rest.start} | ({} if rest.line is None else {"from_line": rest.line})
+    where = f"{shown} matching {'line' if shown == 1 else 'lines'}"
+    said: list[str] = []
+    if not shown:
+        began = f"from byte {found.from_byte} on " if found.from_byte else ""
+        so_far = "" if following is None else "so far "
+        said.append(
+            f"Nothing {began}{so_far}matches. A match lies within one line, and in its case unless ignore_case."
+        )
+    else:
+        hit = found.hits[0]
+        read = (
+            {"lines": f"{hit.line}:{hit.line + 20}", "from_byte": _place(hit)}
+            if hit.line
+            else {"bytes": f"{_place(hit)}:{_place(hit) + 2000}"}
+        )
+        said.append(f"Each row is line@byte: text. Read at the first with {reader} {spell_call(ref, read)}")
+    if following is None:
+        said.append("All of it was searched.")
+    else:
+        left = found.meta.bytes - searched
+        again = spell_call(ref, {**call, **following})
+        if len(again) > _CALL_SHOWN:
+            again = f"and the same arguments, with {spell_call(ref, following)}"
+        if found.timed_out:
+            said.append("The search took too long for all of it: a simpler pattern, or literal=true, is faster.")
+        said.append(f"{left} bytes are left. Search on with {tool} {again}")
+    return "\n".join([start_line(found.meta, where), *lines, end_line(found.meta, " ".join(said))])
+
+
+def _place(hit: Hit) -> int:
+    """From where a reader goes on to see the match."""
+    return hit.start if hit.whole else hit.shown_from
+
+
+def _row(hit: Hit) -> str:
+    text = hit.text
+    if not hit.whole:
+        text = f"…{text}…" if hit.shown_from > hit.start else f"{text}…"
+    return f"{'' if hit.line is None else hit.line}@{_place(hit)}: {text}"

@@ -1,0 +1,422 @@
+"""Searches: what is found is what a search of each line finds, however the payload comes; bounded, and in good time."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import anyio
+import pytest
+import re2
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from coatcheck.readers import scanning, searching
+from coatcheck.readers.answers import SMALLEST_MAX_CHARS, TextPage
+from coatcheck.readers.matching import make_matcher
+from coatcheck.readers.reading import read_page
+from coatcheck.readers.refs import ReaderError
+from coatcheck.readers.scanning import Hit, Scanner, counter, newlines
+from coatcheck.readers.searching import Found, render, search
+from tests.readers._payloads import Payload, nothing
+
+ATOMS = [
+    "a",
+    "b",
+    ".",
+    "[^a]",
+    r"\s",
+    r"\S",
+    r"\b",
+    r"\B",
+    "^",
+    "$",
+    r"\A",
+    r"\z",
+    "(?i:A)",
+    "(?s).",
+    "(?-m)^",
+    "(?-m)$",
+]
+ATOMS += [
+    "(a|b)",
+    "a*",
+    "b+?",
+    "(?:)",
+    r"\n",
+    r"[\n]",
+    r"\C",
+    "ö",
+    r"\pL",
+    "[[:space:]]",
+    r"\x0a",
+    "x{2}",
+    r"\W",
+    r"\Qa\E",
+]
+PATTERNS = st.lists(st.sampled_from(ATOMS), min_size=1, max_size=4).map("".join)
+DATA = st.lists(
+    st.sampled_from([b"a", b"b", b"\n", b"x", "ö".encode(), b"\xff", b" ", b"\r\n", b"A", b"xx"]), max_size=40
+).map(b"".join)
+PLACES = st.lists(st.integers(0, 80), max_size=6)
+
+
+def lines_of(data: bytes) -> list[bytes]:
+    lines = data.split(b"\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def naive(data: bytes, pattern: str, ignore_case: bool = False) -> list[tuple[int, int, int]]:
+    """The line, its first byte and the match's, for every line that matches by itself."""
+    options = re2.Options()
+    options.case_sensitive = not ignore_case
+    options.log_errors = False
+    engine = re2.compile(b"(?m)" + pattern.encode(), options)
+    found, at = [], 0
+    for number, line in enumerate(lines_of(data), 1):
+        match = engine.search(line)
+        if match is not None:
+            found.append((number, at, at + match.start()))
+        at += len(line) + 1
+    return found
+
+
+def scan(scanner: Scanner, data: bytes, places: Sequence[int]) -> list[Hit]:
+    edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
+    for start, end in pairwise(edges):
+        if not scanner.feed(data[start:end]):
+            return scanner.hits
+    scanner.feed(b"", last=True)
+    return scanner.hits
+
+
+# --- what is found ---
+
+
+@given(PATTERNS, DATA, PLACES, st.booleans())
+def test_what_is_found_is_what_a_search_of_each_line_finds(
+    pattern: str, data: bytes, places: Sequence[int], ignore_case: bool
+) -> None:
+    try:
+        wanted = naive(data, pattern, ignore_case)
+    except re2.error:
+        assume(False)
+        raise
+    hits = scan(Scanner(make_matcher(pattern, ignore_case=ignore_case), 10_000), data, places)
+    assert [(hit.line, hit.start, hit.at) for hit in hits] == wanted
+    assert [hit.shown for hit in hits] == [lines_of(data)[line - 1] for line, _, _ in wanted]
+
+
+@given(st.text("ab.\\*(ö", min_size=1, max_size=3), DATA, PLACES)
+def test_a_literal_stands_for_itself(needle: str, data: bytes, places: Sequence[int]) -> None:
+    hits = scan(Scanner(make_matcher(needle, literal=True), 10_000), data, places)
+    wanted = [number for number, line in enumerate(lines_of(data), 1) if needle.encode() in line]
+    assert [hit.line for hit in hits] == wanted
+
+
+@given(PATTERNS, DATA, PLACES, st.integers(1, 3))
+def test_searching_on_finds_the_same_as_searching_once(
+    pattern: str, data: bytes, places: Sequence[int], limit: int
+) -> None:
+    try:
+        wanted = naive(data, pattern)
+    except re2.error:
+        assume(False)
+        raise
+    found: list[Hit] = []
+    at: tuple[int, int | None] | None = (0, 1)
+    while at is not None:
+        offset, line = at
+        scanner = Scanner(make_matcher(pattern), limit, offset=offset, line=line)
+        found.extend(scan(scanner, data[offset:], places))
+        at = scanner.resume
+        assert at is None or at[0] > offset
+    assert [(hit.line, hit.start, hit.at) for hit in found] == wanted
+
+
+@given(st.sampled_from(["needle", "^x", "y$", r"\bneedle\b", "^needle", r"\Ax", r"y\z"]), DATA, PLACES, st.data())
+def test_a_line_too_long_to_be_held_is_searched_all_the_same(
+    pattern: str, data: bytes, places: Sequence[int], more: st.DataObject
+) -> None:
+    parts = more.draw(st.lists(st.sampled_from([b"x" * 50, b"needle", b"\n", b" ", b"y", b"y\n"]), max_size=12))
+    data += b"".join(parts)
+    scanner = Scanner(make_matcher(pattern), 10_000)
+    scanner._window_bytes = 160  # a window overlaps the next by a sixteenth of it
+    hits = scan(scanner, data, [place * 10 for place in places])
+    assert [(hit.line, hit.start) for hit in hits] == [(line, start) for line, start, _ in naive(data, pattern)]
+
+
+@pytest.mark.parametrize("literal", [True, False])
+def test_a_match_in_a_line_of_many_megabytes_is_found_in_bounded_memory(literal: bool) -> None:
+    line = b"z" * 5_000_000 + b"needle" + b"z" * 5_000_000
+    data = b"first\n" + line + b"\nneedle\n"
+    scanner = Scanner(make_matcher("needle", literal=literal), 10)
+    longest = 0
+    for start in range(0, len(data), 100_000):
+        scanner.feed(data[start : start + 100_000])
+        longest = max(longest, len(scanner._rest))
+    scanner.feed(b"", last=True)
+    assert [(hit.line, hit.start, hit.at, len(hit.shown) <= 300) for hit in scanner.hits] == [
+        (2, 6, 5_000_006, True),
+        (3, len(data) - 7, len(data) - 7, True),
+    ]
+    assert longest < 1_200_000
+
+
+# --- patterns ---
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("", "is empty"),
+        ("a\nb", "within one line"),
+        ("(a", "missing \\)"),
+        ("a(?=b)", "no lookahead"),
+        (r"(a)\1", "backreference"),
+        ("a{2000}", "at most 1000"),
+        ("((a{100}){100}){100}", "at most 1000"),
+        (r".{1000}", "repeats too much"),
+        (r"(\pL|a){900}", "repeats too much"),
+        ("x" * 1001, "1001 characters"),
+        ("a\ud800", "surrogate"),
+        ("*", "no argument.*mend it"),
+    ],
+)
+def test_a_pattern_that_cannot_be_is_answered_with_why(pattern: str, said: str) -> None:
+    with pytest.raises(ReaderError, match=said) as raised:
+        make_matcher(pattern)
+    assert len(str(raised.value)) < 400
+
+
+def test_without_re2_literals_are_found_and_patterns_say_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coatcheck.readers.matching.find_spec", lambda name: None)
+    assert make_matcher("a.b", literal=True).find(b"xa.b", 0, 4) == (1, 4)
+    assert make_matcher("ab").find(b"xaab", 0, 3) is None
+    words: dict[str, Any]
+    for words in ({"pattern": "a+"}, {"pattern": "a", "ignore_case": True}):
+        with pytest.raises(ReaderError, match=r"coatcheck\[readers\]"):
+            make_matcher(**words)
+
+
+@pytest.mark.parametrize("pattern", ["(x+x+)+y", "(a+)+$b", "(a|aa)+b", "(a?){30}a{30}b", "(.*)(.*)(.*)(.*)b"])
+@pytest.mark.anyio
+async def test_a_pattern_that_is_evil_elsewhere_is_linear_here(pattern: str) -> None:
+    found = await search(Payload(b"a" * 3_000_000).open, pattern)
+    assert isinstance(found, Found)
+    assert (found.hits, found.next) == ((), None)
+
+
+@pytest.mark.parametrize("data", [b"a" * 4_000_000, (b"a" * 999 + b"\n") * 4000], ids=["one line", "lines"])
+@pytest.mark.anyio
+async def test_a_search_that_takes_too_long_ends_and_goes_on_where_it_was(data: bytes) -> None:
+    payload = Payload(data)
+    found = await search(payload.open, "((a?){30}){20}b", seconds=0.0)
+    assert isinstance(found, Found)
+    assert found.timed_out
+    assert found.next is not None
+    assert 0 < found.next["from_byte"] < len(data)
+    assert found.next["from_line"] == data.count(b"\n", 0, found.next["from_byte"]) + 1
+    answer = render(found, tool="s", reader="r", ref=payload.meta.ref, call={"pattern": "b"})
+    assert "took too long" in answer
+    again = await search(payload.open, "((a?){30}){20}b", seconds=0.0, **dict(found.next))
+    assert isinstance(again, Found)
+    assert again.next is not None
+    assert again.next["from_byte"] > found.next["from_byte"]
+
+
+class Held:
+    """A matcher that finds nothing, and waits until it is let go."""
+
+    by_line = False
+    cost = 4000
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.begun = threading.Event()
+        self.let_go = threading.Event()
+
+    def find(self, data: bytes, start: int, end: int) -> None:
+        self.calls += 1
+        self.begun.set()
+        self.let_go.wait()
+
+
+@pytest.mark.anyio
+async def test_a_search_that_is_cancelled_goes_no_further_than_the_next_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, ended, feed = Held(), threading.Event(), searching._feed
+
+    def watched(*arguments: Any) -> bool:
+        try:
+            return feed(*arguments)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(searching, "make_matcher", lambda pattern, **how: held)
+    monkeypatch.setattr(searching, "_feed", watched)
+    async with anyio.create_task_group() as group:
+        group.start_soon(search, Payload((b"a" * 999 + b"\n") * 1000).open, "x")
+        await anyio.to_thread.run_sync(held.begun.wait)
+        group.cancel_scope.cancel()
+    assert not ended.is_set()
+    held.let_go.set()
+    await anyio.to_thread.run_sync(ended.wait)
+    assert held.calls == 1
+
+
+@pytest.mark.anyio
+async def test_the_loop_goes_on_while_a_search_runs() -> None:
+    turns = 0
+    done = anyio.Event()
+
+    async def work() -> None:
+        await search(Payload((b"a" * 999 + b"\n") * 40).open, "((a?){30}){20}b")
+        done.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        while not done.is_set():
+            await anyio.sleep(0.001)
+            turns += 1
+    assert turns > 5
+
+
+# --- answers ---
+
+
+async def answered(
+    payload: Payload, pattern: str, *, max_chars: int = SMALLEST_MAX_CHARS, **how: Any
+) -> tuple[str, Found]:
+    found = await search(payload.open, pattern, **how)
+    assert isinstance(found, Found)
+    call = {"pattern": pattern, **{name: value for name, value in how.items() if not name.startswith("from")}}
+    answer = render(
+        found, tool="search_artifact", reader="read_artifact", ref=payload.meta.ref, call=call, max_chars=max_chars
+    )
+    assert len(answer) <= max_chars
+    return answer, found
+
+
+def call_in(answer: str, tool: str) -> dict[str, Any] | None:
+    before, _, after = answer.partition(f" {tool} ")
+    if not before or not after:
+        return None
+    call: dict[str, Any] = json.JSONDecoder().raw_decode(after)[0]
+    call.pop("ref")
+    return call
+
+
+@given(st.integers(1, 60), st.integers(0, 2000), st.integers(1, 500), st.integers(0, 3))
+def test_following_the_answers_shows_every_matching_line_once(count: int, width: int, limit: int, context: int) -> None:
+    data = b"".join(b"hit %d %s\n" % (number, b"w" * (number * width // count)) for number in range(count))
+    payload = Payload(data)
+
+    async def follow() -> list[str]:
+        how: dict[str, Any] | None = {"pattern": "^hit", "max_matches": limit, "context": context}
+        rows: list[str] = []
+        while how is not None:
+            pattern = how.pop("pattern")
+            answer, _ = await answered(payload, pattern, **how)
+            rows += [row for row in answer.split("\n")[1:-1] if "@" in row]
+            how = call_in(answer, "search_artifact")
+        return rows
+
+    rows = anyio.run(follow)
+    assert [row.partition("@")[0] for row in rows] == [str(number + 1) for number in range(count)]
+
+
+@pytest.mark.anyio
+async def test_a_match_says_how_to_read_there() -> None:
+    data = b"".join(b"line %d\n" % number for number in range(1, 100_000))
+    payload = Payload(data)
+    answer, found = await answered(payload, "line 77777$")
+    assert "77777@" in answer
+    how = call_in(answer, "read_artifact")
+    assert how == {"lines": "77777:77797", "from_byte": found.hits[0].start}
+    payload.read = 0
+    page = await read_page(payload.open, **how)
+    assert isinstance(page, TextPage)
+    assert page.text.startswith("line 77777\nline 77778\n")
+    assert payload.read < 300_000
+
+
+@pytest.mark.anyio
+async def test_a_match_in_a_long_line_is_shown_with_what_is_around_it() -> None:
+    payload = Payload(("ö" * 3000 + "needle" + "€" * 3000).encode())
+    answer, found = await answered(payload, "needle")
+    assert "ö…" not in answer
+    assert "öneedle€" in answer
+    assert not found.hits[0].whole
+    assert "\ufffd" not in answer
+
+
+@pytest.mark.anyio
+async def test_lines_around_a_match_are_shown_as_far_as_they_are_near() -> None:
+    payload = Payload(b"one\ntwo\nthree\nfour\nfive\n" + b"z" * 100_000 + b"\nsix\n")
+    answer, found = await answered(payload, "three", context=2)
+    assert found.context == ((("one", "two"), ("four", "five")),)
+    assert "\n  one\n  two\n3@8: three\n  four\n  five\n--\n" in answer
+    _, found = await answered(payload, "one|six", context=1)
+    assert found.context[0] == ((), ("two",))
+    assert found.context[1] == ((), ())
+
+
+@pytest.mark.anyio
+async def test_nothing_found_says_that_all_was_searched() -> None:
+    answer, found = await answered(Payload(b"one\ntwo\n"), "three")
+    assert (found.hits, found.next) == ((), None)
+    assert "Nothing matches" in answer
+    assert "All of it was searched" in answer
+
+
+@pytest.mark.anyio
+async def test_a_pattern_of_control_characters_keeps_the_answer_within_its_bound() -> None:
+    answer, _ = await answered(Payload(b"\x01" * 900 + b"\nx\n" + b"\x01" * 900 + b"\n"), "\x01" * 900, max_matches=1)
+    assert "the same arguments" in answer
+
+
+@pytest.mark.anyio
+async def test_binary_is_described_and_a_ref_that_gives_nothing_is_none() -> None:
+    assert isinstance(await search(Payload(b"\x00\x01", "image/png").open, "a"), str)
+    assert await search(nothing, "a") is None
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"context": -1},
+        {"context": 99},
+        {"max_matches": 0},
+        {"max_matches": 10**6},
+        {"from_byte": -1},
+        {"from_byte": 3, "from_line": 0},
+    ],
+)
+@pytest.mark.anyio
+async def test_numbers_that_cannot_be_are_answered_with_what_can(how: dict[str, int]) -> None:
+    with pytest.raises(ReaderError, match=r"from 0|from 1|from_byte"):
+        await search(Payload(b"a").open, "a", **how)  # type: ignore[arg-type]  # each is one of the numbers
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("chunk", [1 << 20, 70_001])
+async def test_a_large_payload_is_read_in_two_parts_and_numbered_as_one(
+    chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scanning, "_COUNTED_BY_NUMPY", 0)
+    monkeypatch.setattr(searching, "_FIRST_PART", 1_000_000)
+    data = b"".join(b"line %d\n" % number for number in range(1, 500_001))
+    payload = Payload(data, chunk=chunk)
+    _, found = await answered(payload, "^line (1|77777|83333|450000)$")
+    assert [hit.line for hit in found.hits] == [1, 77777, 83333, 450000]
+    assert payload.opened == 2
+
+
+@given(st.binary(max_size=50).map(lambda data: data * 1000), st.integers(0, 50_000), st.integers(0, 50_000))
+def test_newlines_are_counted_alike_with_and_without_numpy(data: bytes, start: int, end: int) -> None:
+    start, end = min(start, len(data)), min(end, len(data))
+    start, end = min(start, end), max(start, end)
+    assert counter(10**9)(data, start, end) == newlines(data, start, end) == data[start:end].count(b"\n")
