@@ -17,6 +17,7 @@ QUICKLY = {
     "placement": ["--quick"],
     "revisions": ["--rounds", "1", "--slots", "1"],
     "s3": ["--quick"],
+    "server": ["--quick"],
     "store_size": ["--quick"],
     "streams": ["--quick"],
 }
@@ -102,3 +103,18 @@ def test_the_store_size_benchmark_holds_a_large_scope_to_a_small_one(tmp_path: P
     rows = {row["what"]: row for row in document["rows"]}
     assert {"head", "first page", "put", "put, full budgets"} <= rows.keys()
     assert {row["at most"] for row in rows.values()} == {2}
+
+
+def test_the_server_benchmark_holds_the_server_to_the_same_one_without_the_boundary(tmp_path: Path) -> None:
+    _, document = run("server", tmp_path)
+    rows = {row["call"]: row for row in document["rows"]}
+    for at_once in (1, 16, 64):
+        assert rows[f"1 kB, {at_once} at once"]["at least"] == 0.85
+        for what in ("1 kB, no listener", "1 kB, session", "64 kB, placed", "1 MB, placed"):
+            row = rows[f"{what}, {at_once} at once"]
+            assert row["p99 ms"] >= row["p50 ms"] > 0
+            assert row["bare per s"] > 0
+    facts = document["facts"]
+    assert facts["errors in these"] == facts["errors in a row"] == 0
+    assert facts["calls in a row"] > 0
+    assert all(facts[f"RSS MB, {when}"] > 0 for when in ("start", "middle", "end"))

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from coatcheck.artifacts.notices import Notice, UploadLeft
+from coatcheck.artifacts.notices import EvictionFailed, Notice, UploadLeft
 from coatcheck.decision import Moment, Verdict
 from coatcheck.effects.state import Move
 from coatcheck.effects.turn import Turn
@@ -40,6 +40,7 @@ __all__ = [
     "PickJudged",
     "ResultRefused",
     "RouteConflict",
+    "StoreEvictionFailed",
     "StoreUploadFailed",
     "StoreUploadLeft",
     "StreamBroken",
@@ -328,10 +329,26 @@ class StoreUploadLeft(Event, frozen=True, kw_only=True):
     detail: str
 
 
+class StoreEvictionFailed(Event, frozen=True, kw_only=True):
+    """A put was stored, but what its scope's budget wants removed could not be. A later put tries again.
+
+    It is about no call: ``tool`` and ``call_id`` are ``None``, ``turn`` is 0.
+
+    Attributes:
+        ref: of what was put.
+        detail: why.
+    """
+
+    ref: str
+    detail: str
+
+
 def event_of(notice: Notice) -> Event:
     """The event that tells of a store's notice."""
     if isinstance(notice, UploadLeft):
         return StoreUploadLeft(tool=None, call_id=None, turn=0, upload_id=notice.upload_id, detail=notice.detail)
+    if isinstance(notice, EvictionFailed):
+        return StoreEvictionFailed(tool=None, call_id=None, turn=0, ref=notice.ref, detail=notice.detail)
     return StoreUploadFailed(
         tool=None,
         call_id=None,
@@ -366,6 +383,7 @@ AnyEvent: TypeAlias = (
     | ArtifactExpired
     | ArtifactRefused
     | BatchBudgetUnmet
+    | StoreEvictionFailed
     | StoreUploadFailed
     | StoreUploadLeft
 )

@@ -495,4 +495,4 @@ def test_every_event_is_public_and_is_a_plain_value() -> None:
         assert issubclass(kind, cc.Event)
         assert kind.__struct_config__.frozen
         assert kind.__doc__
-    assert len(get_args(AnyEvent)) == 24
+    assert len(get_args(AnyEvent)) == 25

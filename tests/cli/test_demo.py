@@ -27,7 +27,7 @@ from typer.testing import CliRunner, Result
 
 import coatcheck as cc
 from coatcheck.cli import demo as demo_module
-from coatcheck.cli import demo_stream
+from coatcheck.cli import demo_large, demo_stream
 from coatcheck.cli.demo_page import Page, Unmet
 from coatcheck.cli.demo_tools import PNG_SIGNATURE, list_modules, picture_of_module, read_module, search_source
 from coatcheck.cli.main import app
@@ -56,6 +56,14 @@ def spawn(
         check=False,
         timeout=50,
     )
+
+
+def alike(output: str) -> str:
+    """The output without what is another number in another process.
+
+    That is its memory, and the packages that it sees installed where it has more folders on its path.
+    """
+    return re.sub(r"\d+(?=\s+installed)|(?<=this\sprogram\s)had\s+\d+(?=\s+MB)", "", re.sub(r"\s+", " ", output))
 
 
 def quotes(output: str) -> list[tuple[str, str]]:
@@ -152,7 +160,85 @@ def test_a_second_use_of_the_approved_bytes_is_declined_on_both_servers(shown: s
 
 
 def test_two_runs_print_the_same(shown: str) -> None:
-    assert run().stdout == shown
+    assert alike(run().stdout) == alike(shown)
+
+
+# --- the act about a result of 200 MB ---
+
+
+def third_act(output: str) -> str:
+    return output[output.index("Far too much to read: Placed") : output.index("What you saw\n---")]
+
+
+def test_from_a_result_of_200_mb_it_answers_with_texts_of_at_most_8000_characters(shown: str) -> None:
+    act = third_act(shown)
+    (size,) = re.findall(r"ok +([\d,]+) bytes are in the store", act)
+    assert int(size.replace(",", "")) > 200_000_000
+    (longest,) = re.findall(r"its longest text has ([\d,]+) characters", act)
+    assert 0 < int(longest.replace(",", "")) <= demo_large.LONGEST == 8_000
+    tools = [call.partition("(")[0] for call, _ in quotes(act)]
+    reading = ["search_artifact", "read_artifact", "read_artifact", "query_artifact"]
+    assert tools == ["export_log", *reading, "add_up", "present"]
+
+
+def test_sql_and_the_tool_that_wants_the_log_give_the_sums_of_what_the_log_is_made_of(shown: str) -> None:
+    texts = {call.partition("(")[0]: text for call, text in quotes(third_act(shown))}
+    expected: dict[str, dict[str, int]] = {}
+    for line in b"".join(demo_large._log(demo_large.ROWS)).splitlines():
+        row = msgspec.json.decode(line)
+        total = expected.setdefault(row["host"], {"requests": 0, "ms": 0})
+        total["requests"] += 1
+        total["ms"] += row["ms"]
+    assert msgspec.json.decode(texts["add_up"]) == expected
+    rows = msgspec.json.decode(texts["query_artifact"])["rows"]
+    assert {row.pop("host"): row for row in rows} == expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the memory of the process that started it counts, too")
+def test_a_program_of_its_own_never_has_as_much_memory_as_that_result_is_long() -> None:
+    done = spawn()
+    (megabytes,) = re.findall(r"at its largest, this program had (\d+) MB", " ".join(done.stdout.decode().split()))
+    assert int(megabytes) < 200_000_000 >> 20
+
+
+@pytest.mark.parametrize("missing", ["re2", "jmespath", "duckdb"])
+def test_what_needs_an_extra_that_is_not_there_is_left_out_and_says_so(missing: str) -> None:
+    done = spawn(f"sys.modules[{missing!r}] = None\nfrom coatcheck.cli import main; main()")
+    assert (done.returncode, done.stderr) == (0, b"")
+    act = " ".join(third_act(done.stdout.decode()).split())
+    assert "and is left out: install coatcheck[readers,sql]." in act
+    assert ("and is left out: install coatcheck[readers]." in act) == (missing == "re2")
+    assert ("call search_artifact(" in act) == (missing != "re2")
+    assert "call query_artifact(" not in act
+    assert "they are right, too" in act
+
+
+def test_a_sum_that_is_wrong_ends_it_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked_out = demo_large._worked_out
+    monkeypatch.setattr(demo_large, "_worked_out", lambda: (worked_out()[0], {"web-1": {"requests": 1, "ms": 1}}))
+    result = run()
+    assert result.exit_code == 1
+    assert "does not: the numbers are those that the demo has worked out" in result.stderr
+
+
+def test_a_text_that_is_too_long_ends_it_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo_large, "LONGEST", 4_000)
+    result = run()
+    assert result.exit_code == 1
+    assert "does not: its longest text has" in result.stderr
+
+
+def test_a_call_that_an_answer_names_and_that_reads_elsewhere_ends_it_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = demo_large._copied
+
+    def elsewhere(words: str, text: str) -> tuple[str, dict[str, object]]:
+        tool, arguments = copied(words, text)
+        return tool, {**arguments, "lines": "1:3", "from_byte": 0} if words == "Read on with" else arguments
+
+    monkeypatch.setattr(demo_large, "_copied", elsewhere)
+    result = run()
+    assert result.exit_code == 1
+    assert "does not: both pages, joined, are the" in result.stderr
 
 
 # --- on whatever the output is ---
@@ -162,9 +248,7 @@ def test_in_a_pipe_it_prints_no_escape_sequences_and_leaves_nothing_behind(tmp_p
     done = spawn(TMPDIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"\x1b" not in done.stdout
-    # The two processes do not see the same packages installed where one of them has more folders on its path.
-    numbers = re.compile(r"\d+\s+installed")
-    assert numbers.sub("", done.stdout.decode()) == numbers.sub("", shown)
+    assert alike(done.stdout.decode()) == alike(shown)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1008,7 +1008,11 @@ def test_the_quick_look_and_the_walk_agree_on_wide_levels(value: list[Any]) -> N
 
 
 @pytest.mark.parametrize("width", [1, 63, 64, 65, 66, 200])
-@pytest.mark.parametrize("culprit", [NAN, math.inf, datetime.time(1, tzinfo=LegalTime()), msgspec.Raw(b"1")], ids=repr)
+@pytest.mark.parametrize(
+    "culprit",
+    [NAN, math.inf, datetime.time(1, tzinfo=LegalTime()), msgspec.Raw(b"1")],
+    ids=lambda value: type(value).__name__,
+)
 def test_no_leaf_hides_in_a_wide_level(width: int, culprit: Any) -> None:
     at = datetime.date(2031, 1, 2)
     for place in {0, width // 2, width - 1}:

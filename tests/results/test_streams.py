@@ -64,7 +64,7 @@ def test_an_iterator_is_a_stream(make: Any) -> None:
         Encoded(b"1"),
         object(),
     ],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_there_as_a_whole_is_none(value: object) -> None:
     assert find_stream(value) is None

@@ -13,6 +13,8 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,6 +35,10 @@ CI = bool(os.environ.get("CI"))
 
 # What became of each server that a test asked for, by product: "SeaweedFS" -> "4.48", or "" where it is not installed.
 SEEN = pytest.StashKey[dict[str, str]]()
+
+HERE = Path(__file__).parent
+
+NO_PARAMETERS = SimpleNamespace(id="")
 
 PRODUCTS = ["SeaweedFS", "moto", "Ceph", "JuiceFS"]
 
@@ -144,6 +150,15 @@ def place(server: Server, place_on: Callable[[Server], Place]) -> Place:
 def fresh_bucket(server: Server) -> Place:
     """A whole bucket of the test's own, on every server in turn."""
     return new_place(server)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """On trio these suites run in the slow lane: a server is the same on every loop, and takes its time."""
+    for item in items:
+        of_ours = HERE in item.path.parents
+        if of_ours and isinstance(item, pytest.Function) and "trio" in getattr(item, "callspec", NO_PARAMETERS).id:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -39,7 +39,7 @@ async def check_cancelled(there: Faulty, start: Callable[[], Awaitable[Any]], co
     with anyio.fail_after(20):
         await start()
         steps = await steps_of(start)
-    assert steps >= 3
+    assert steps >= 2
     chosen = list(range(1, steps + 20)) if count is None else spread(steps, count)
     cancelled = 0
     async with aclosing(cancelled_after(start, chosen)) as runs:
@@ -48,7 +48,7 @@ async def check_cancelled(there: Faulty, start: Callable[[], Awaitable[Any]], co
             left = await left_in(there.place)
             assert left == ([], []), f"cancelled after step {number} of {steps}: {left}"
             assert there.left == [], f"cancelled after step {number} of {steps}"
-    assert cancelled >= 2
+    assert cancelled >= 1
 
 
 def direct(there: Faulty, name: str) -> dict[str, Callable[[], Awaitable[Any]]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
+import anyio
 import pytest
 
-from coatcheck import Scope
+from coatcheck import Scope, StoreUnavailable
+from coatcheck.artifacts.notices import EvictionFailed
 from coatcheck.testing.trial import ManualClock, Source
 from tests.s3._laws import LARGE, PART, SCOPE, TTL, data_objects, opened, others, put, scope_of, store_at, stream
 from tests.s3._servers import Place, Server, raw_head, uploads
@@ -129,3 +133,76 @@ async def test_what_an_object_says_comes_back_whatever_is_in_it(server: Server, 
     assert head is not None
     assert list(head["Metadata"]) == ["coatcheck"]
     assert head["ContentType"] == "text/plain; charset=utf-8"
+
+
+async def test_many_reads_at_once_of_what_is_not_in_the_first_place_looked_at_do_not_wait_for_each_other(
+    place: Place,
+) -> None:
+    """Each looks into two generations, one after the other, and never holds more than one connection."""
+    clock = ManualClock()
+    async with store_at(place, clock, ttl=TTL, connections=4, timeout=10) as store:
+        ref = (await put(store)).meta.ref
+        clock.advance(TTL - 1)
+        seen: list[bytes | None] = []
+
+        async def read(name: str) -> None:
+            seen.append(await opened(store, name, scope=SCOPE))
+
+        async with anyio.create_task_group() as tasks:
+            for number in range(24):
+                tasks.start_soon(read, ref if number % 2 else "art_" + "0" * 32)
+        assert sorted(seen, key=str) == sorted([b"payload", None] * 12, key=str)
+
+
+async def test_an_answer_with_another_part_than_was_asked_for_is_an_error(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store_at(place) as store:
+        ref = (await put(store, bytes(range(200)))).meta.ref
+        requests = store._open_here().opened.requests
+        ask = requests.ask
+
+        async def forgetful(*args: Any, Range: str = "", **words: Any) -> Any:  # noqa: N803 - as S3 spells it
+            return await ask(*args, **words)
+
+        monkeypatch.setattr(requests, "ask", forgetful)
+        with pytest.raises(StoreUnavailable, match="another part than was asked for"):
+            await opened(store, ref, 50, 60, scope=SCOPE)
+
+
+async def test_d2_a_budget_that_cannot_be_kept_is_told_and_fails_no_put(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store_at(place, max_count=1, min_age=timedelta(0)) as store:
+        await put(store, b"first")
+        told: list[object] = []
+        store.notices.listen(told.append)
+
+        async def refuse(*args: object) -> None:
+            raise StoreUnavailable("no delete today")
+
+        monkeypatch.setattr(store._open_here().opened.requests, "delete", refuse)
+        second = await put(store, b"second")
+        assert (second.created, second.swept) == (True, ())
+        assert told == [EvictionFailed(second.meta.ref, "no delete today")]
+
+
+async def test_a_put_that_asyncio_itself_cancels_leaves_nothing_that_nobody_will_read(
+    place: Place, anyio_backend: str
+) -> None:
+    """Against ``task.cancel()`` no scope of anyio shields the task itself."""
+    if anyio_backend != "asyncio":
+        pytest.skip("asyncio's own kind of cancellation")
+    async with store_at(place) as store:
+        await put(store)
+        for steps in range(1, 60):
+            task = asyncio.ensure_future(stream(store, scope=scope_of(f"s-{steps}")))
+            for _ in range(steps):
+                await asyncio.sleep(0.002)
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                break
+            assert uploads(place) == []
+            data, pointers = data_objects(place), others(place)
+            assert len(data) == len([name for name in pointers if "/s-" in name]), (data, pointers)

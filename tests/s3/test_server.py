@@ -68,6 +68,11 @@ def test_a_server_whose_bucket_is_away_is_healthy_and_not_ready_and_is_ready_aga
             server.start()
             wait_for(client, 200)
             assert client.call("sales_report", region="eu", rows=2000)["outcome"] == "Placed"
+            server.freeze()  # it takes connections, and answers nothing
+            wait_for(client, 503)
+            assert client.get("/healthz").status_code == 200
+            server.thaw()
+            wait_for(client, 200)
 
 
 def wait_for(client: Client, status: int) -> None:

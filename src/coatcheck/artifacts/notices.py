@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-__all__ = ["Notice", "Notices", "UploadFailed", "UploadLeft"]
+__all__ = ["EvictionFailed", "Notice", "Notices", "UploadFailed", "UploadLeft"]
 
 _log = logging.getLogger("coatcheck")
 
@@ -45,7 +45,19 @@ class UploadFailed(msgspec.Struct, frozen=True):
     detail: str
 
 
-Notice: TypeAlias = UploadLeft | UploadFailed
+class EvictionFailed(msgspec.Struct, frozen=True):
+    """A put was stored, and what its scope's budget wants removed could not be.
+
+    Attributes:
+        ref: of what was put.
+        detail: why.
+    """
+
+    ref: str
+    detail: str
+
+
+Notice: TypeAlias = UploadLeft | UploadFailed | EvictionFailed
 
 
 class Notices:

@@ -2,7 +2,7 @@
 
 This is the frame: the command, and the boundary as an operator builds it. The tools and the rules are in
 `coatcheck.cli.demo_tools`; what happens with them is told by `coatcheck.cli.demo_story`, `demo_stream` and
-`demo_batch`, and in a second act by `demo_run`.
+`demo_batch`, in a second act by `demo_run`, and in a third by `demo_large`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rich.console import Console
 import coatcheck as cc
 from coatcheck.cli import demo_story as story
 from coatcheck.cli.demo_batch import batch
+from coatcheck.cli.demo_large import answered
 from coatcheck.cli.demo_page import Page, Unmet
 from coatcheck.cli.demo_run import run
 from coatcheck.cli.demo_stream import streamed
@@ -80,4 +81,5 @@ async def tell(page: Page, folder: Path) -> None:
         await story.failed(page, session)
         await batch(page, session, other_server, notes)
         await run(page, story.SCOPE)
+        await answered(page, story.SCOPE, folder)
         story.summary(page, session)

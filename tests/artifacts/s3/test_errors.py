@@ -87,9 +87,7 @@ def test_every_status_with_and_without_a_code_is_told(status: int, code: str | N
     refusal = refusal_of(refused(status, code))
     assert refusal == Refusal(status, str(code or status))
     assert str(code or status) in told(refusal) or code == "NoSuchBucket"
-    assert refusal.is_met == (status == 412)
     assert refusal.is_conflict == (status == 409)
-    assert refusal.is_missing == (status == 404 and code != "NoSuchBucket")
 
 
 @pytest.mark.parametrize("response", [{}, {"Error": {}}, {"ResponseMetadata": {}}, {"Error": {"Code": None}}])

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import anyio
 from anyio import to_thread
 
 from coatcheck.artifacts.s3.body import Body
@@ -31,6 +32,8 @@ Client = Any
 
 _SIGNER = "coatcheck-s3v4"
 _LONGEST_CONNECT = 5.0  # seconds
+_LONGEST_SILENCE = 3600.0
+_OPENING = 10.0  # seconds, beside the timeout: credentials may have to be fetched, and much is imported
 _sessions: dict[bool, Any] = {}
 _making = threading.Lock()
 
@@ -50,7 +53,10 @@ async def opened_client(connection: Connection) -> AsyncIterator[Client]:
     problem = None
     async with AsyncExitStack() as stack:
         try:
-            client = await stack.enter_async_context(session.create_client("s3", **arguments))
+            with anyio.fail_after(connection.timeout + _OPENING):
+                client = await stack.enter_async_context(session.create_client("s3", **arguments))
+        except TimeoutError:
+            problem = "the S3 client cannot be made: the credentials did not come in time"
         except (BotoCoreError, ValueError) as error:
             problem = f"the S3 client cannot be made: {type(error).__name__}"
         else:
@@ -123,8 +129,14 @@ def _adapt(client: Client, *, own_endpoint: bool) -> None:
 
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("choose-signer.s3", _choose_signer)
+    client.meta.events.register("before-call.s3.CompleteMultipartUpload", _have_patience)
     if own_endpoint:
         client.meta.events.register("before-call.s3", _follow_nothing)
+
+
+def _have_patience(context: dict[str, Any], **_: object) -> None:
+    """Let the deadline of the request alone end it: a server may be silent while it puts the parts together."""
+    context["read_timeout"] = _LONGEST_SILENCE
 
 
 def _follow_nothing(context: dict[str, Any], **_: object) -> None:

@@ -62,16 +62,6 @@ class Refusal(msgspec.Struct, frozen=True):
     region: str | None = None
 
     @property
-    def is_missing(self) -> bool:
-        """Whether there is nothing under the key; without a body nobody can tell that from a missing bucket."""
-        return self.status == 404 and self.code != "NoSuchBucket"
-
-    @property
-    def is_met(self) -> bool:
-        """Whether the condition of a write was not met: something is there already."""
-        return self.status == 412
-
-    @property
     def is_conflict(self) -> bool:
         """Whether another write of the same key was under way; it may be tried again."""
         return self.status == 409

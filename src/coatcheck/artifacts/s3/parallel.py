@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import anyio
 
-__all__ = ["gathered"]
+__all__ = ["gathered", "unstopped"]
 
 _A = TypeVar("_A")
 _R = TypeVar("_R")
@@ -41,3 +41,29 @@ async def gathered(work: Callable[[_A], Awaitable[_R]], items: Iterable[_A], at_
     if failed:
         raise failed[0]
     return [results[index] for index in range(len(todo))]
+
+
+async def unstopped(work: Callable[[], Awaitable[_R]]) -> _R:
+    """What ``work`` returns, which is ended before a cancellation is felt.
+
+    It runs in a task of its own, so that it is not ended half way by a cancellation of the event loop's own kind either
+    (``task.cancel()`` of asyncio), against which no scope shields the task that is cancelled.
+
+    Raises:
+        Exception: what ``work`` raises, as it is.
+    """
+    results: list[_R] = []
+    failed: list[Exception] = []
+
+    async def run() -> None:
+        with anyio.CancelScope(shield=True):
+            try:
+                results.append(await work())
+            except Exception as error:  # noqa: BLE001 - raised below, as it is
+                failed.append(error)
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+    if failed:
+        raise failed[0]
+    return results[0]

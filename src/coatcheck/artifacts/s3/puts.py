@@ -13,6 +13,7 @@ Laws (`design.md` section 5):
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -23,14 +24,14 @@ import anyio
 import msgspec
 
 from coatcheck.artifacts.meta import ArtifactMeta, Clock, PutResult, PutWords, Swept, read_clock
-from coatcheck.artifacts.notices import Notices
+from coatcheck.artifacts.notices import EvictionFailed, Notices
 from coatcheck.artifacts.ref import make_ref, normalise_media_type
 from coatcheck.artifacts.retention import is_expired, resolve_expires_at
 from coatcheck.artifacts.s3.body import PIECE_BYTES, Body, Hasher, Parts, Pieces, base64_of, hash_of
 from coatcheck.artifacts.s3.errors import Refusal
 from coatcheck.artifacts.s3.keys import LONGEST_STREAM, Segments
 from coatcheck.artifacts.s3.opened import Opened
-from coatcheck.artifacts.s3.parallel import gathered
+from coatcheck.artifacts.s3.parallel import gathered, unstopped
 from coatcheck.artifacts.s3.reads import There, find
 from coatcheck.artifacts.s3.record import POINTER, Record
 from coatcheck.artifacts.s3.requests import Found
@@ -44,6 +45,8 @@ __all__ = ["Puts"]
 
 _LOOK_FIRST = 1 << 19  # bytes from which on a look beforehand costs less than sending what is there already
 _LONGEST_PAUSE = 2.0  # seconds
+_log = logging.getLogger("coatcheck")
+
 _TASK = "store an artifact"
 _POINTER_SHA256 = hashlib.sha256(POINTER).hexdigest()
 _MD5 = re.compile("[0-9a-f]{32}")
@@ -203,40 +206,59 @@ class Puts:
             complete: makes it, as the last thing before the pointer is written.
         """
         ref = make_ref(words.kind, str(words.media_type), digest)
+
+        async def point() -> tuple[ArtifactMeta, datetime, bool] | PutResult:
+            return await self._pointed(segments, ref, words, digest, size, data, begun, complete)
+
         async with self._turn(segments, ref):
-            there = await self._find(segments, ref)
-            refusal: Refusal | None = None
-            completed = False
-            with anyio.CancelScope() as ending:
-                for attempt in range(1, self._attempts + 1):
-                    record, now = self._record(words, digest, size)
-                    old = await self._old(there, now, None)
-                    if old is not None:
-                        if old.sound and self._serves(old.record, record):
-                            if completed:  # another one was quicker, and nobody knows of this one
-                                await self._forget(data)
-                            return PutResult(old.record.meta, created=False)
-                        record = old.record.refreshed(record)
-                    record = msgspec.structs.replace(record, data=data.rpartition("/")[2])
-                    text = record.encode()  # before anything is sent
-                    key, absent = self._target(segments, ref, there, now)
-                    # From here on nobody is cancelled half way: it must be known whether the data object is named.
-                    ending.shield = True
-                    if not completed:
-                        await complete()
-                        completed = True
-                    if read_clock(self._clock) - begun >= LONGEST_STREAM:
+            # Nobody is cancelled half way: it must be known whether the data object is named.
+            result = await unstopped(point)
+            if isinstance(result, PutResult):
+                return result
+            meta, now, created = result
+            return await self._stored(segments, meta, now, created=created)
+
+    async def _pointed(
+        self,
+        segments: Segments,
+        ref: str,
+        words: PutWords,
+        digest: str,
+        size: int,
+        data: str,
+        begun: datetime,
+        complete: Callable[[], Awaitable[None]],
+    ) -> tuple[ArtifactMeta, datetime, bool] | PutResult:
+        """What a pointer was written for, when, and whether it is the first; or what was there and stands."""
+        there = await self._find(segments, ref)
+        refusal: Refusal | None = None
+        completed = False
+        for attempt in range(1, self._attempts + 1):
+            record, now = self._record(words, digest, size)
+            old = await self._old(there, now, None)
+            if old is not None:
+                if old.sound and self._serves(old.record, record):
+                    if completed:  # another one was quicker, and nobody knows of this one
                         await self._forget(data)
-                        raise StoreUnavailable(f"S3 could not {_TASK}: its stream took longer than {LONGEST_STREAM}")
-                    refusal = await self._point(key, text, record.meta.media_type, if_absent=absent)
-                    if refusal is not None:
-                        await self._pause(refusal, attempt)
-                        there = await self._find(segments, ref)
-                    if refusal is None or (there is not None and there.record == record):  # an answer was lost
-                        ending.shield = False
-                        return await self._stored(segments, record.meta, now, created=old is None)
-            await self._forget(data)
-            raise self._contested(refusal)
+                    return PutResult(old.record.meta, created=False)
+                record = old.record.refreshed(record)
+            record = msgspec.structs.replace(record, data=data.rpartition("/")[2])
+            text = record.encode()  # before anything is sent
+            key, absent = self._target(segments, ref, there, now)
+            if not completed:
+                await complete()
+                completed = True
+            if read_clock(self._clock) - begun >= LONGEST_STREAM:
+                await self._forget(data)
+                raise StoreUnavailable(f"S3 could not {_TASK}: its stream took longer than {LONGEST_STREAM}")
+            refusal = await self._point(key, text, record.meta.media_type, if_absent=absent)
+            if refusal is not None:
+                await self._pause(refusal, attempt)
+                there = await self._find(segments, ref)
+            if refusal is None or (there is not None and there.record == record):  # an answer was lost
+                return record.meta, now, old is None
+        await self._forget(data)
+        raise self._contested(refusal)
 
     async def _point(self, key: str, text: str, media_type: str, *, if_absent: bool) -> Refusal | None:
         """Write a pointer. Its bytes are always the same; what it says is in its metadata."""
@@ -252,7 +274,7 @@ class Puts:
 
     async def _forget(self, data: str) -> None:
         """Remove a data object that nothing ever named; where that fails, a sweep does."""
-        with anyio.CancelScope(shield=True), suppress(StoreUnavailable):
+        with suppress(StoreUnavailable):
             await self._requests.delete(data, _TASK)
 
     def _target(self, segments: Segments, ref: str, there: There | None, now: datetime) -> tuple[str, bool]:
@@ -307,7 +329,11 @@ class Puts:
     async def _stored(self, segments: Segments, meta: ArtifactMeta, now: datetime, *, created: bool) -> PutResult:
         swept: tuple[Swept, ...] = ()
         if self._min_age is not None:
-            swept = await evict(self._opened, segments, meta, self._retention, self._settings.min_age, now)
+            try:
+                swept = await evict(self._opened, segments, meta, self._retention, self._settings.min_age, now)
+            except StoreUnavailable as error:  # which is no failure of the put
+                _log.warning("the budget of a scope could not be kept: %s", error)
+                self._notices.tell(EvictionFailed(ref=meta.ref, detail=str(error)))
         return PutResult(meta, created, swept)
 
     async def _check_parents(self, segments: Segments, words: PutWords) -> None:

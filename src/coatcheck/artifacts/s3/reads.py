@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -123,10 +124,12 @@ async def _reading(
 ) -> AsyncIterator[ArtifactReader | None]:
     """A part of a payload that was found, from the connection that is open already, if one is."""
     found: list[There] = [] if adopted is not None else [there]
+    begun = time.monotonic()
 
     async def locate() -> str | None:
         """Where the payload is. A put may have moved it since it was asked for last."""
-        there = found.pop() if found else await find(opened, segments, record.meta.ref, now)
+        later = now + timedelta(seconds=time.monotonic() - begun)
+        there = found.pop() if found else await find(opened, segments, record.meta.ref, later)
         return None if there is None else there.payload_key(opened.keys)
 
     first, last = check_range(start, end, record.meta.bytes)
@@ -152,13 +155,15 @@ async def _opened(
         return await find(opened, segments, ref, now), None
     for generation in opened.keys.generations.readable(now):
         key = opened.keys.artifact(segments, ref, generation)
-        body = await stack.enter_async_context(opened.requests.fetch(key, start, end))
-        if body is not None:
+        async with AsyncExitStack() as attempt:  # which is over before the next one: or readers wait for each other
+            body = await attempt.enter_async_context(opened.requests.fetch(key, start, end))
+            if body is None:
+                continue
             there = There(key, generation, body.found, Record.decode(ref, body.found.text))
-            if there.record is not None and there.record.data is None:
-                return there, body
-            await stack.aclose()
-            return there, None
+            if there.record is None or there.record.data is not None:
+                return there, None
+            stack.push_async_exit(attempt.pop_all())
+            return there, body
     return None, None
 
 

@@ -128,7 +128,7 @@ class Requests:
         self._client = client
         self._bucket = settings.bucket
         self._put_args = settings.put_args
-        self._requests = CapacityLimiter(connection.connections)
+        self._slots = CapacityLimiter(connection.connections)
         self._bodies = CapacityLimiter(connection.connections)
         self._vouched = -_VOUCHED
         self._tells_sums = True  # until the server refuses to
@@ -188,7 +188,7 @@ class Requests:
         if start or end is not None:
             arguments["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
         reading = object()  # one task may read several bodies at once
-        with self._deadline(task, self.timeout):
+        with self._deadline(task, self.timeout, f"all {self._bodies.total_tokens:g} readers of the store are open"):
             await self._bodies.acquire_on_behalf_of(reading)
         try:
             # A body that fails is read again from where it broke; and no limit of requests is held while it is read.
@@ -202,6 +202,12 @@ class Requests:
                 yield None if found is None else Fetched(found, _Nothing())
                 return
             stream: Any = answer["Body"]
+            if arguments and not str(answer.get("ContentRange") or "").startswith(f"bytes {start}-"):
+                with suppress(Exception):
+                    await stream.aclose()
+                raise StoreUnavailable(
+                    f"S3 could not {task}: {self.place} answers with another part than was asked for"
+                )
             if hasattr(stream.raw_stream, "aiter_raw"):
                 stream = _HttpxBody(stream.raw_stream)
             async with stream:
@@ -322,15 +328,24 @@ class Requests:
         Returns:
             The answer, or a `Refusal` with one of the expected statuses.
         """
-        with self._deadline(task, self.timeout + size / _SLOWEST):
-            if not limit:
+        if limit:
+            await self._take_slot(task)
+        try:
+            with self._deadline(task, self.timeout + size / _SLOWEST):
                 return await self._send(task, operation, expected, words)
-            async with self._requests:
-                return await self._send(task, operation, expected, words)
+        finally:
+            if limit:
+                self._slots.release()
         raise AssertionError("unreachable")
 
+    async def _take_slot(self, task: str) -> None:
+        try:
+            self._slots.acquire_nowait()
+        except anyio.WouldBlock:
+            with self._deadline(task, self.timeout, f"all {self._slots.total_tokens:g} connections are in use"):
+                await self._slots.acquire()
+
     async def _send(self, task: str, operation: str, expected: tuple[int, ...], words: dict[str, Any]) -> Any:
-        refusal: Refusal | None = None
         with self._edge(task, expected) as refused:
             answer = await getattr(self._client, operation)(Bucket=self._bucket, **words)
             self._vouched = time.monotonic()
@@ -358,13 +373,12 @@ class Requests:
         self._vouched = time.monotonic()  # whoever may not look at the bucket is told that it is there
 
     @contextmanager
-    def _deadline(self, task: str, seconds: float) -> Iterator[None]:
+    def _deadline(self, task: str, seconds: float, waiting: str | None = None) -> Iterator[None]:
         with anyio.move_on_after(seconds) as scope:
             yield
         if scope.cancelled_caught:
-            raise StoreUnavailable(
-                f"S3 could not {task}: {self.place.endpoint} did not answer within {seconds:.3g} seconds"
-            ) from None
+            problem = f"{self.place.endpoint} did not answer" if waiting is None else f"{waiting}; raise connections"
+            raise StoreUnavailable(f"S3 could not {task} within {seconds:.3g} seconds: {problem}") from None
 
     @contextmanager
     def _edge(self, task: str, expected: tuple[int, ...] = ()) -> Iterator[list[Refusal]]:

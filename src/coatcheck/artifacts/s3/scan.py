@@ -7,18 +7,17 @@ where the listing tells enough.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Container
 from contextlib import aclosing
 from datetime import datetime, timedelta
 
-import anyio
 import msgspec
 
 from coatcheck.artifacts.meta import ArtifactMeta, Swept, utc_now
 from coatcheck.artifacts.retention import Retention, fits, is_expired, plan_retention
 from coatcheck.artifacts.s3.keys import LONGEST_STREAM, ArtifactKey, Segments
 from coatcheck.artifacts.s3.opened import Opened
-from coatcheck.artifacts.s3.parallel import gathered
+from coatcheck.artifacts.s3.parallel import gathered, unstopped
 from coatcheck.artifacts.s3.record import POINTER, Record
 from coatcheck.artifacts.s3.requests import Listed, Upload
 from coatcheck.artifacts.usage import Usage
@@ -27,6 +26,7 @@ from coatcheck.errors import StoreUnavailable
 __all__ = ["evict", "living", "remove", "sweep", "usage"]
 
 _SWEEP = "sweep"
+_EVICT = "make room"
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -60,10 +60,11 @@ async def living(opened: Opened, segments: Segments, now: datetime) -> list[Arti
 async def usage(opened: Opened) -> tuple[Usage, ...]:
     """What every scope holds, by kind: one request an artifact."""
     counts: dict[tuple[Segments, str], tuple[int, int]] = defaultdict(lambda: (0, 0))
+    payloads = {listed.key async for listed in opened.requests.listing(opened.keys.data_root)}
     async with aclosing(_scopes(opened, opened.keys.root)) as scopes:
         async for segments, rows in scopes:
             youngest = {row.key.ref: row for row in sorted(rows, key=lambda row: row.key.generation or 0)}
-            for record in await gathered(lambda row: _record(opened, row), youngest.values()):
+            for record in await gathered(lambda row: _counted(opened, row, payloads), youngest.values()):
                 if record is not None:
                     count, size = counts[segments, record.meta.kind]
                     counts[segments, record.meta.kind] = (count + 1, size + record.meta.bytes)
@@ -75,53 +76,94 @@ async def evict(
 ) -> tuple[Swept, ...]:
     """Remove what a put has forced out of its scope; best effort, since other replicas put meanwhile.
 
-    What is younger than ``min_age``, by the server's clock, is spared.
+    What was put less than ``min_age`` ago is spared, by what its record says just before it is removed. What has merely
+    expired is removed only where no put writes its object any more; until then it does not count, since nobody can read
+    it.
     """
-    rows = [row async for row in _rows(opened, opened.keys.scope(segments)) if row.key.ref != put.ref]
     by_ref: dict[str, list[_Row]] = defaultdict(list)
-    for row in rows:
-        by_ref[row.key.ref].append(row)
-    streamed = 0
-    async for listed in opened.requests.listing(opened.keys.scope_data(segments)):
-        streamed += listed.size
-    total = streamed + sum(max(row.listed.size for row in same) for same in by_ref.values())
+    async with aclosing(_rows(opened, opened.keys.scope(segments))) as rows:
+        async for row in rows:
+            if row.key.ref != put.ref:
+                by_ref[row.key.ref].append(row)
+    payloads: dict[str, int] = {}
+    async with aclosing(opened.requests.listing(opened.keys.scope_data(segments))) as objects:
+        async for listed in objects:
+            payloads[listed.key] = listed.size
+    total = sum(payloads.values()) + sum(max(row.listed.size for row in same) for same in by_ref.values())
     if fits(len(by_ref), total, put.bytes, retention):
         return ()
+    evicting = _Evicting(opened, retention, min_age, now)
 
     async def look(same: list[_Row]) -> tuple[list[_Row], Record | None]:
         youngest = max(same, key=lambda row: row.key.generation or 0)
-        return same, await _record(opened, youngest)
+        return same, await _counted(opened, youngest, payloads)
 
-    found = {same[0].key.ref: (same, record) for same, record in await gathered(look, by_ref.values())}
-    known = {ref: record for ref, (_, record) in found.items() if record is not None}
-    if fits(len(known), sum(record.meta.bytes for record in known.values()), put.bytes, retention):
+    looked = await gathered(look, by_ref.values())
+    counted = {
+        same[0].key.ref: (same, record)
+        for same, record in looked
+        if record is not None and evicting.counts(same, record)
+    }
+    records = [record for _, record in counted.values()]
+    if fits(len(records), sum(record.meta.bytes for record in records), put.bytes, retention):
         return ()  # the listing cannot tell a pointer from what it points to, and both were counted
-    plan = plan_retention([record.row() for record in known.values()], put.bytes, retention, now)
-    gone = [swept for swept in plan.swept if swept.reason == "ttl" or now - known[swept.ref].last_put >= min_age]
+    plan = plan_retention([record.row() for record in records], put.bytes, retention, now)
+    gone = await gathered(lambda swept: evicting.drop(swept, counted[swept.ref][0]), plan.swept)
+    return tuple(swept for swept in gone if swept is not None)
 
-    async def drop(swept: Swept) -> None:
-        for row in found[swept.ref][0]:
-            await remove(opened, row.listed.key, known[swept.ref], "make room")
 
-    await gathered(drop, gone)
-    return tuple(gone)
+class _Evicting:
+    def __init__(self, opened: Opened, retention: Retention, min_age: timedelta, now: datetime) -> None:
+        self._opened = opened
+        self._retention = retention
+        self._min_age = min_age
+        self._now = now
+
+    def counts(self, same: list[_Row], record: Record) -> bool:
+        """Whether an artifact is to be reckoned with: it lives, or it has expired and can be removed."""
+        if not is_expired(record.meta.expires_at, self._now) or record.data is not None:
+            return True
+        present = self._opened.keys.generations.now(self._now)
+        return present is not None and all((row.key.generation or 0) < present for row in same)
+
+    async def drop(self, swept: Swept, same: list[_Row]) -> Swept | None:
+        """Remove an artifact, unless somebody has put it meanwhile."""
+        opened = self._opened
+        for row in sorted(same, key=lambda row: row.key.generation or 0):
+            key = row.listed.key
+            found = await opened.requests.head(key, _EVICT)
+            record = None if found is None else Record.decode(row.key.ref, found.text)
+            if record is None:
+                continue
+            if is_expired(record.meta.expires_at, self._now):
+                if record.data is None:
+                    await opened.requests.delete(key, _EVICT)
+                else:  # its key may be written again at any moment, and names another data object then
+                    await opened.requests.delete(opened.keys.data_beside(key, record.data), _EVICT)
+            elif swept.reason == "ttl" or self._now - record.last_put < self._min_age:
+                return None
+            else:
+                await remove(opened, key, record, _EVICT)
+        return swept
 
 
 async def remove(opened: Opened, key: str, record: Record | None, task: str) -> None:
     """Remove one object of an artifact, and then its data object, which only it names. No cancellation parts them."""
-    if record is None or record.data is None:
+    data = None if record is None or record.data is None else opened.keys.data_beside(key, record.data)
+
+    async def both() -> None:
         await opened.requests.delete(key, task)
-        return
-    with anyio.CancelScope(shield=True):
-        await opened.requests.delete(key, task)
-        await opened.requests.delete(opened.keys.data_beside(key, record.data), task)
+        if data is not None:
+            await opened.requests.delete(data, task)
+
+    await (both() if data is None else unstopped(both))
 
 
 async def sweep(opened: Opened, segments: Segments | None, now: datetime, *, dry_run: bool) -> tuple[Swept, ...]:
     """Remove what is dead: artifacts that no put writes and no read serves any more, and what a crash left.
 
     Raises:
-        StoreUnavailable: some of it could not be swept; the rest was.
+        StoreUnavailable: some of it could not be swept.
     """
     sweeping = _Sweep(opened, now, dry_run=dry_run)
     keys = opened.keys
@@ -177,7 +219,8 @@ class _Sweep:
         so it stays; and what is written again names another data object.
         """
         record = await _record(self._opened, row)
-        if record is None or record.data is None or not is_expired(record.meta.expires_at, self._now):
+        late = self._now - self._opened.keys.generations.skew  # by the clock of a replica that is behind
+        if record is None or record.data is None or not is_expired(record.meta.expires_at, late):
             return
         data = self._opened.keys.data_beside(row.listed.key, record.data)
         if await self._opened.requests.head(data, _SWEEP) is None:
@@ -267,6 +310,14 @@ async def _scopes(opened: Opened, prefix: str) -> AsyncGenerator[tuple[Segments,
             rows.append(row)
     if segments is not None:
         yield segments, rows
+
+
+async def _counted(opened: Opened, row: _Row, payloads: Container[str]) -> Record | None:
+    """What an object says of itself, if its payload is there: a pointer outlives what it points to."""
+    record = await _record(opened, row)
+    if record is None or record.data is None:
+        return record
+    return record if opened.keys.data_beside(row.listed.key, record.data) in payloads else None
 
 
 async def _record(opened: Opened, row: _Row) -> Record | None:

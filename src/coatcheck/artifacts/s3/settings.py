@@ -21,6 +21,7 @@ MIB = 1 << 20
 _LEAST_PART = 5 * MIB
 _MOST_PART = 5 << 30
 _MAX_PREFIX_CHARS = 400
+_LONGEST_TIMEOUT = 900
 _BUCKET = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{1,254}")
 _SEGMENT = re.compile("[A-Za-z0-9._-]{1,255}")
 _REGION = re.compile("[a-z0-9-]{1,64}")
@@ -129,7 +130,7 @@ class S3Settings(msgspec.Struct, frozen=True, kw_only=True):
                 credentials=_credentials(access_key_id, secret_access_key, session_token),
                 ca_bundle=None if ca_bundle is None else _text("ca_bundle", ca_bundle),
                 connections=check_whole("connections", connections),
-                timeout=check_duration("timeout", timeout),
+                timeout=_timeout(timeout),
                 attempts=check_whole("attempts", attempts),
             ),
             retention=retention,
@@ -140,6 +141,13 @@ class S3Settings(msgspec.Struct, frozen=True, kw_only=True):
             own_generation=None if generation_seconds is None else _generation(generation_seconds, retention.ttl),
             generation_seconds=_generation(generation_seconds, retention.ttl),
         )
+
+
+def _timeout(timeout: object) -> float:
+    seconds = check_duration("timeout", timeout)
+    if seconds > _LONGEST_TIMEOUT:
+        raise ConfigurationError(f"timeout must be at most {_LONGEST_TIMEOUT} seconds, not {seconds:g}")
+    return seconds
 
 
 def _bucket(bucket: object) -> str:

@@ -56,8 +56,9 @@ class S3Store:
     and what a server does honour (conditions, checksums) is found out by asking it once, before the first put.
 
     A payload that is at hand goes to its key, in one request up to ``part_size``. A stream that is longer goes out part
-    by part while it is made, in memory of ``part_size * (concurrency + 1)``, whatever its length; it may last a day. An
-    artifact may say at most two kilobytes of itself (label, origin, some fifty parents).
+    by part while it is made, in memory of ``part_size * (concurrency + 1)`` for a thousand parts, after which parts and
+    memory grow; it may last a day. An artifact may say at most two kilobytes of itself (label, origin, some fifty
+    parents).
 
     Budgets are best effort: they are counted by listing the scope after a put, other replicas put meanwhile, and what
     is younger than ``min_age`` is spared. A listing asks for the metadata of every artifact of its scope.

@@ -24,6 +24,7 @@ from coatcheck.artifacts.s3.abilities import Abilities
 from coatcheck.artifacts.s3.body import Body, Hasher, Part, Pieces, Sum, summed_up
 from coatcheck.artifacts.s3.errors import Refusal
 from coatcheck.artifacts.s3.opened import Opened
+from coatcheck.artifacts.s3.parallel import unstopped
 from coatcheck.artifacts.s3.requests import Requests
 from coatcheck.artifacts.workers import Workers
 from coatcheck.errors import StoreUnavailable
@@ -146,20 +147,18 @@ async def opened_upload(
 ) -> AsyncIterator[Multipart]:
     """A multipart upload that is aborted at the end of the block, unless it was completed."""
     requests, abilities = opened.requests, await opened.abilities()
-    id = await _begin(requests, key, text=text, content_type=content_type, checksums=abilities.compares_checksums)
-    upload = Multipart(requests, workers, abilities, notices, key, id)
+    begun: list[Multipart] = []
+
+    async def begin() -> None:
+        id = await requests.begin(key, text=text, content_type=content_type, checksums=abilities.compares_checksums)
+        begun.append(Multipart(requests, workers, abilities, notices, key, id))
+
     try:
-        yield upload
+        await unstopped(begin)  # or nobody would know the id
+        yield begun[0]
     finally:
-        await upload.abort()
-
-
-async def _begin(requests: Requests, key: str, **words: Any) -> str:
-    """Begin an upload. Where the caller is cancelled meanwhile, nobody would know the id, so the answer is awaited."""
-    ids: list[str] = []
-    with anyio.CancelScope(shield=True):
-        ids.append(await requests.begin(key, **words))
-    return ids[0]
+        for upload in begun:
+            await unstopped(upload.abort)
 
 
 async def pour(
