@@ -520,7 +520,7 @@ def read_tokens(path: str | os.PathLike[str]) -> Tokens:
         ConfigurationError: naming the line, and quoting none.
     """
     scopes: dict[str, cc.Scope] = {}
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8-sig").splitlines(), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue

@@ -504,3 +504,24 @@ async def test_a_tool_that_takes_nothing_but_what_the_model_speaks_pays_for_none
         monkeypatch.setattr(execution, name, never)
     outcome = await cc.Boundary([made], store="memory:").session(SCOPE).call("plain", {"a": 1})
     assert outcome.text == "1"
+
+
+async def test_a_reader_that_a_tool_left_open_ends_with_its_call() -> None:
+    kept: list[cc.ArtifactReader] = []
+    opened: list[Any] = []
+
+    async def keeps(ref: str, ctx: cc.ToolContext) -> str:
+        opened.append(ctx.artifacts.open(ref))
+        reader = await opened[0].__aenter__()
+        assert reader is not None
+        kept.append(reader)
+        return "kept"
+
+    store = cc.MemoryStore()
+    scope = cc.Scope(conversation="c-42")
+    ref = (await store.put(scope, b"payload" * 100_000, kind="test/item", media_type="text/plain")).meta.ref
+    session = cc.Boundary([keeps], store=store).session(scope)
+    assert (await session.call("keeps", {"ref": ref})).text == "kept"
+    with pytest.raises(cc.ArtifactsUnavailable):
+        await kept[0].read()
+    await opened[0].__aexit__(None, None, None)

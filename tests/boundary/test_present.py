@@ -160,3 +160,18 @@ async def test_rules_see_it_as_every_other_call(store: cc.ArtifactStore) -> None
     assert isinstance(outcome, cc.Denied)
     assert outcome.reason == "not as table"
     assert bench.seen(cc.ArtifactPresented) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "value"), [("as", "a\x00b"), ("as", "x" * 65), ("label", "a\nb"), ("label", "l" * 257), ("as", "\ud800")]
+)
+async def test_what_no_screen_should_show_is_invalid(word: str, value: str) -> None:
+    heard: list[cc.Event] = []
+    store = cc.MemoryStore()
+    scope = cc.Scope(conversation="c-42")
+    ref = (await store.put(scope, b"payload", kind="test/item", media_type="text/plain")).meta.ref
+    session = cc.Boundary([cc.present], store=store, on_event=heard.append).session(scope)
+    outcome = await session.call("present", {"ref": ref, "as": "table", word: value})
+    assert isinstance(outcome, cc.Failed)
+    assert word in outcome.text
+    assert not [event for event in heard if isinstance(event, cc.ArtifactPresented)]

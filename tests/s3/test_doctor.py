@@ -315,10 +315,16 @@ ABORT = {"AbortIncompleteMultipartUpload": {"DaysAfterInitiation": 2}}
     ("rules", "ttl", "verdict", "detail"),
     [
         ([rule(**ABORT)], None, "ok", "no shorter than"),
-        ([rule(Expiration={"Days": 16}, **ABORT)], 7, "ok", "no shorter than"),
+        (
+            [rule(Expiration={"Days": 16}, Filter={"Prefix": "p/_/"}), rule(**ABORT)],
+            7,
+            "ok",
+            "no shorter than",
+        ),
+        ([rule(Expiration={"Days": 16}, **ABORT)], 7, "wrong", "removes the store's own marker"),
         ([rule(Expiration={"Days": 10}, **ABORT)], 7, "wrong", "after 10 days, and the store keeps them for up to 14"),
         ([rule(Expiration={"Days": 10}, **ABORT)], None, "wrong", "the store has no ttl"),
-        ([rule(**ABORT)], 7, "absent", "no rule expires objects after 16 days"),
+        ([rule(**ABORT)], 7, "absent", "no rule expires artifacts after 16 days"),
         (
             [rule(Transitions=[{"Days": 1, "StorageClass": "GLACIER"}], **ABORT)],
             None,

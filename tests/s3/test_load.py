@@ -19,9 +19,8 @@ from coatcheck import S3Store, Scope
 bucket, options, count = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 
 def resident():
-    for line in open("/proc/self/status"):
-        if line.startswith("VmRSS"):
-            return int(line.split()[1])
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
 
 async def main():
     scope = Scope(conversation="load")

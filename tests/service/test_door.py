@@ -521,3 +521,20 @@ async def test_hundreds_of_readers_at_once_each_get_the_whole(store: cc.Artifact
         for _ in range(100):
             group.start_soon(read, asks)
     assert good == [True] * 100
+
+
+async def test_whoever_never_decides_who_asks_is_given_up_and_holds_no_request() -> None:
+    deciding = 0
+
+    async def hangs(request: object) -> None:
+        nonlocal deciding
+        deciding += 1
+        try:
+            await anyio.sleep_forever()
+        finally:
+            deciding -= 1
+
+    app = artifact_app(cc.MemoryStore(), authenticate=hangs, write_timeout=0.3)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://door") as client:
+        answer = await client.get(f"/artifacts/{MISSING}")
+    assert (answer.status_code, deciding) == (503, 0)

@@ -45,6 +45,7 @@ class Artifacts:
         self._store = store
         self._call = call
         self._ended = False
+        self._open: set[AsyncExitStack] = set()
 
     @property
     def there(self) -> bool:
@@ -128,9 +129,13 @@ class Artifacts:
         """An artifact's payload, or a part of it, without ever holding all of it."""
         store = self._ready("get", ref)
         async with AsyncExitStack() as stack:
+            self._open.add(stack)
+            stack.callback(self._open.discard, stack)
             opening = stack.enter_async_context(store.open(self._call.scope, ref, start, end))
             reader = await self._told("get", opening, ref)
             self._found("get", ref, None if reader is None else reader.meta)
+            if reader is not None:
+                reader = ArtifactReader(reader.meta, reader.start, reader.end, _WhileItLasts(self, reader))
             try:
                 yield reader
             except IntegrityError as error:
@@ -153,9 +158,22 @@ class Artifacts:
         if self._call.emit is not None and not self._ended:
             self._call.emit(event(**self._about(), **fields))
 
-    def end(self) -> None:
-        """The call is over; nothing is possible any more."""
+    async def end(self) -> None:
+        """The call is over; nothing is possible any more, and what was left open is closed."""
         self._ended = True
+        for stack in tuple(self._open):
+            await stack.aclose()
+
+    def _check_lasting(self) -> None:
+        """Go on only during the call.
+
+        Raises:
+            ArtifactsUnavailable: it has ended.
+        """
+        if self._ended:
+            raise ArtifactsUnavailable(
+                "the call has ended, and with it the use of its artifacts: use them during the call"
+            )
 
     def _ready(self, op: str, ref: str | None = None) -> ArtifactStore:
         if self._store is None:
@@ -163,10 +181,7 @@ class Artifacts:
             raise ArtifactsUnavailable(
                 "this host keeps no artifacts, so there is nothing to read and nowhere to store: go on without refs"
             )
-        if self._ended:
-            raise ArtifactsUnavailable(
-                "the call has ended, and with it the use of its artifacts: use them during the call"
-            )
+        self._check_lasting()
         return self._store
 
     async def _told(self, op: str, work: Awaitable[_T], ref: str | None = None) -> _T:
@@ -220,6 +235,18 @@ class Artifacts:
     def _refused(self, op: str, reason: str, ref: object = None, detail: str | None = None) -> None:
         named = ref[:128] if isinstance(ref, str) else None
         self._emit(ArtifactRefused(**self._about(), op=op, reason=reason, ref=named, detail=detail))
+
+
+class _WhileItLasts(AsyncIterator[bytes]):
+    """The chunks of a reader, during the call that opened it."""
+
+    def __init__(self, artifacts: Artifacts, chunks: AsyncIterable[bytes]) -> None:
+        self._artifacts = artifacts
+        self._chunks = aiter(chunks)
+
+    async def __anext__(self) -> bytes:
+        self._artifacts._check_lasting()
+        return await anext(self._chunks)
 
 
 class ToolContext:

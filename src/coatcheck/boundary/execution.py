@@ -336,7 +336,7 @@ class Execution:
         tool = runner.tool
         stack = AsyncExitStack()
         artifacts = Artifacts(self._store, call)
-        stack.callback(artifacts.end)
+        stack.push_async_callback(artifacts.end)
         try:
             resolved = await resolve(call, tool.wants, arguments, self._store, artifacts, stack)
             if isinstance(resolved, Outcome):

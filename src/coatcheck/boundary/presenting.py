@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from coatcheck.artifacts.ref import clean_ref
+from coatcheck.artifacts.ref import clean_ref, one_line
 from coatcheck.boundary.context import ToolContext
 from coatcheck.boundary.resolving import live_refs
 from coatcheck.boundary.tool import tool
@@ -20,16 +20,24 @@ from coatcheck.events import ArtifactPresented, ArtifactRefused
 __all__ = ["present"]
 
 _Ref = Annotated[str, msgspec.Meta(description="The ref, exactly as a ticket names it.")]
-_As = Annotated[str, msgspec.Meta(description="In which form, for example 'table', 'chart', 'image' or 'download'.")]
+_As = Annotated[
+    str,
+    msgspec.Meta(description="In which form, for example 'table', 'chart', 'image' or 'download'.", max_length=64),
+]
 _Label = Annotated[str, msgspec.Meta(description="A title for the person.", max_length=256)]
 
 
 @tool
 async def present(ref: _Ref, as_: _As, ctx: ToolContext, label: _Label | None = None) -> dict[str, Any]:
     """Show a stored result to the person, without reading it yourself."""
-    if not as_.strip():
+    try:
+        if not as_.strip():
+            raise InvalidArtifact("as is blank: say in which form to show it, for example 'table'")
+        one_line("as", as_)
+        one_line("label", label or "")
+    except InvalidArtifact:
         ctx.tell(ArtifactRefused, op="head", reason="invalid-input")
-        raise InvalidArtifact("as is blank: say in which form to show it, for example 'table'")
+        raise
     if not ref.strip():
         ctx.tell(ArtifactRefused, op="head", reason="invalid-input")
         raise InvalidArtifact(f"ref is blank: say what to show. {await live_refs(ctx.artifacts)}")

@@ -42,6 +42,7 @@ _SCANNED = 200
 _PAGE = 50
 _DECODED_INLINE = 1 << 18
 _ANSWERS_WITHIN = 30.0  # seconds
+_LISTS_WITHIN = 5.0
 _LEAST_RATE = 1_000_000  # bytes a second, below which a store counts as one that hangs
 _lines = msgspec.json.Decoder()
 _JSON = "application/json"
@@ -94,11 +95,23 @@ async def resolve(
         return await _refused(call, no_store, artifacts)
     refusals: list[_Refusal] = []
     metas: dict[str, ArtifactMeta] = {}
-    for name, ref in judged.items():
+    answers: dict[str, ArtifactMeta | _Refusal] = {}
+
+    async def judge(name: str, ref: str) -> None:
         try:
-            metas[name] = await _judged(store, call, ref, wants[name])
+            answers[name] = await _judged(store, call, ref, wants[name])
         except _Refusal as refusal:
-            refusals.append(refusal)
+            answers[name] = refusal
+
+    async with anyio.create_task_group() as judging:  # a store that hangs costs its time once
+        for name, ref in judged.items():
+            judging.start_soon(judge, name, ref)
+    for name in judged:
+        answer = answers[name]
+        if isinstance(answer, _Refusal):
+            refusals.append(answer)
+        else:
+            metas[name] = answer
     values: dict[str, Any] = {}
     if not refusals:
         for name, meta in metas.items():
@@ -263,7 +276,7 @@ async def live_refs(artifacts: Artifacts, kinds: set[str] | None = None) -> str:
     found: list[ArtifactMeta] = []
     cursor, scanned = None, 0
     try:
-        with anyio.fail_after(_ANSWERS_WITHIN):
+        with anyio.fail_after(_LISTS_WITHIN):
             while scanned < _SCANNED and len(found) < _SHOWN:
                 page = await artifacts.list(cursor=cursor, limit=_PAGE)
                 found += [meta for meta in page.artifacts if kinds is None or meta.kind in kinds]

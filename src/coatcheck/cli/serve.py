@@ -123,7 +123,7 @@ def _read(path: Path) -> str:
     if len(data) > _MOST_BYTES:
         raise ConfigurationError(f"--token-file has more than {_MOST_BYTES} bytes")
     try:
-        return data.decode()
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise ConfigurationError("--token-file is not UTF-8") from None
 

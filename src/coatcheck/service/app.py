@@ -26,6 +26,7 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from urllib.parse import parse_qs
 
+import anyio
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -191,12 +192,22 @@ class _Door:
             await reply.problem(405, "artifacts can only be read here: use GET or HEAD", allow)
         elif request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers:
             await reply.problem(413, "a request here must not have a body", {"connection": "close"})
-        elif (scope := await self._identify(request)) is None:
+        else:
+            await while_connected(receive, lambda: self._answered(request, reply, answer))
+
+    async def _answered(self, request: Request, reply: Reply, answer: _Answer) -> None:
+        """Answer who may ask; whoever decides that has as long as a client has for taking in a part of an answer."""
+        scope: Scope | None = None
+        with anyio.move_on_after(self._write_timeout) as patience:
+            scope = await self._identify(request)
+        if patience.cancelled_caught:
+            _log.warning("authenticate did not decide within %g seconds", self._write_timeout)
+            await reply.problem(503, "who asks cannot be told now: try again", _RETRY_AFTER)
+        elif scope is None:
             challenge = {"www-authenticate": 'Bearer realm="artifacts"'}
             await reply.problem(401, "a request here must show a bearer token that is known", challenge)
         else:
-            asked = _Asked(request, scope, reply)
-            await while_connected(receive, lambda: self._look(asked, answer))
+            await self._look(_Asked(request, scope, reply), answer)
 
     async def _identify(self, request: Request) -> Scope | None:
         found = self._authenticate(request)

@@ -81,14 +81,14 @@ def _judged(bench: Bench, rules: Iterable[Mapping[str, Any]]) -> Finding:
     least = None if generation is None else timedelta(seconds=2 * generation)
     expires = aborts = False
     for rule in rules:
-        problem = _problem(rule, least)
+        problem = _problem(rule, least) or _marker_problem(rule, bench.keys.marker)
         if problem is not None:
             return Finding("lifecycle", "wrong", *problem)
         expires = expires or "Days" in (rule.get("Expiration") or {})
         aborts = aborts or "AbortIncompleteMultipartUpload" in rule
     advice = []
     if least is not None and not expires:
-        advice.append(f"expires objects after {-(-(least + 2 * _DAY) // _DAY)} days")
+        advice.append(f"expires artifacts after {-(-(least + 2 * _DAY) // _DAY)} days")
     if not aborts:
         advice.append("aborts incomplete uploads after 2 days")
     if advice:
@@ -96,7 +96,7 @@ def _judged(bench: Bench, rules: Iterable[Mapping[str, Any]]) -> Finding:
             "lifecycle",
             "absent",
             f"no rule {' and none '.join(advice)}",
-            "sweeps do it; such a rule does it without them",
+            "sweeps do it; such rules, as deploy/s3 has them, do it without",
         )
     return Finding("lifecycle", "ok", "the rules are no shorter than what the store keeps")
 
@@ -130,10 +130,24 @@ def _problem(rule: Mapping[str, Any], least: timedelta | None) -> tuple[str, str
     return None
 
 
+def _marker_problem(rule: Mapping[str, Any], marker: str) -> tuple[str, str] | None:
+    if not rule.get("Expiration") or not marker.startswith(_prefix(rule)):
+        return None
+    name = str(rule.get("ID") or "without a name")[:64]
+    return (
+        f"the rule {name} removes the store's own marker, and the claims of approvals, too",
+        "replicas may then disagree on what has expired: give rules the prefix of artifacts alone, as in deploy/s3",
+    )
+
+
+def _prefix(rule: Mapping[str, Any]) -> str:
+    chosen = rule.get("Filter") or {}
+    return str(chosen.get("Prefix") or (chosen.get("And") or {}).get("Prefix") or rule.get("Prefix") or "")
+
+
 def concerns(rule: Mapping[str, Any], root: str) -> bool:
     """Whether a rule may be for artifacts of the store, and not only for claims, or for something else."""
-    chosen = rule.get("Filter") or {}
-    prefix = chosen.get("Prefix") or (chosen.get("And") or {}).get("Prefix") or rule.get("Prefix") or ""
+    prefix = _prefix(rule)
     if prefix.startswith(root) and prefix.removeprefix(root).startswith(_OWN):
         return False
     return bool(prefix.startswith(root) or root.startswith(prefix))
