@@ -51,7 +51,7 @@ UV_VERSION := 0.13.9
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url --no-emit-find-links --annotation-style line $(if $(UPGRADE),--upgrade)
 
-.PHONY: help demo test test-served test-rest test-slow servers check bench format lock clean
+.PHONY: help demo test test-servers test-processes test-rest test-slow servers check bench format lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -60,21 +60,25 @@ help: ## show this list
 demo: $(READY) ## a session over files of this machine, one call for each kind of outcome
 	@$(BIN)/coatcheck demo
 
-# Two halves of about the same length, one a core: what waits for servers and processes, and all the rest.
-SERVED := tests/s3 tests/service tests/deploy tests/cli
+# Three parts at once: two that wait for servers and processes most of their time, and all the rest.
+SERVERS := tests/s3
+PROCESSES := tests/service tests/deploy tests/cli
 
 test: $(READY) ## run the suite (ARGS="..." for pytest, PYTHON=... VENV=... for another interpreter)
 ifeq ($(strip $(ARGS)),)
-	@$(MAKE) --no-print-directory --jobs 2 --keep-going --output-sync=line test-served test-rest
+	@$(MAKE) --no-print-directory --jobs 3 --keep-going test-servers test-processes test-rest
 else
 	$(BIN)/python -m pytest $(ARGS)
 endif
 
-test-served:
-	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/served $(SERVED)
+test-servers:
+	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/servers $(SERVERS)
+
+test-processes:
+	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/processes $(PROCESSES)
 
 test-rest:
-	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/rest $(SERVED:%=--ignore=%)
+	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/rest $(patsubst %,--ignore=%,$(SERVERS) $(PROCESSES))
 
 test-slow: $(READY) ## run what the suite leaves out because it takes long (ARGS="..." for pytest)
 	$(BIN)/python -m pytest -m slow $(ARGS)

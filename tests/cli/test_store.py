@@ -244,7 +244,7 @@ def test_flags_win_over_the_environment_and_the_environment_over_the_defaults(pr
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("s3://dana:hunter2@bucket/x", "s3: needs the extra"),
+        ("s3://dana:hunter2@bucket/x", "s3: takes no credentials in its URL"),
         ("redis://dana:hunter2@host", "no store has the scheme redis"),
         ("file:///tmp/x?password=hunter2", "file: has no setting"),
         ("memory:", "memory: ends with this process"),

@@ -69,6 +69,7 @@ async def test_an_id_is_any_text_and_names_nothing_but_its_hash(mock: Place, id:
     assert len(name.removeprefix("claims.d/")) == 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("server", "tasks"), [("seaweed", 6), ("ceph", 24)], indirect=["server"])
 async def test_many_tasks_that_claim_one_use_at_once_make_it_once(server: Server, place: Place, tasks: int) -> None:
     results: list[bool] = []
@@ -97,6 +98,7 @@ anyio.run(main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["seaweed", "ceph"], indirect=True)
 def test_two_processes_that_claim_the_same_uses_at_once_make_each_exactly_once(server: Server, place: Place) -> None:
     command, environment = [sys.executable, "-c", RACER, place.url()], {**os.environ, **server.env()}
@@ -140,6 +142,7 @@ async def test_a_conflict_with_another_write_is_tried_again(mock: Place) -> None
         assert [await approvals.claim("a"), await approvals.claim("a")] == [True, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [
@@ -278,6 +281,7 @@ class Asks(cc.Rule):
         return cc.ask("may it?")
 
 
+@pytest.mark.slow
 async def test_replicas_that_share_the_bucket_execute_once(
     seaweed: Server, place_on: Callable[[Server], Place]
 ) -> None:

@@ -110,6 +110,7 @@ def test_the_doctor_of_a_store_that_does_not_work_ends_with_1_and_says_what_to_d
     assert "another-secret" not in result.stdout
 
 
+@pytest.mark.slow
 def test_a_bucket_is_made_by_the_doctor_when_it_is_asked_to_and_else_never(program: Program, place: Place) -> None:
     missing = Place(place.server, f"{place.bucket}-new")
     url = missing.url()

@@ -348,6 +348,7 @@ def test_every_server_that_knows_bucket_policies_and_lifecycles_takes_the_files(
         assert {what(rule) for rule in kept} == {what(rule) for rule in rules["Rules"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "ttl"), [("lifecycle.json", TTL), ("lifecycle-without-ttl.json", None)])
 def test_the_doctor_finds_the_rules_right(seaweed: Server, name: str, ttl: timedelta | None) -> None:
     place = fresh_place(new_place(seaweed))

@@ -272,6 +272,7 @@ async def test_an_action_that_is_not_permitted_is_named(mock: Place, operation: 
         assert "doctor.d/" in found["cleaning"].consequence
 
 
+@pytest.mark.slow
 async def test_a_check_that_hangs_is_failed_with_its_reason_and_the_others_go_on(mock: Place) -> None:
     def copies(request: ProxyRequest) -> bool:
         return "x-amz-copy-source" in request.headers

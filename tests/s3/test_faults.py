@@ -152,6 +152,7 @@ async def test_j7_a_stream_to_a_server_that_says_nothing_ends_in_time_and_leaves
         assert there.left == []
 
 
+@pytest.mark.slow
 async def test_a_slow_server_is_waited_for_until_the_deadline_and_no_longer(place: Place) -> None:
     async with faulty(place, timeout=2.0, attempts=1) as there:
         there.proxy.add(slow(delay=0.3, request_rate=2 * MIB, response_rate=4 * MIB))
@@ -231,6 +232,7 @@ async def test_a_get_and_a_reader_go_on_where_their_connection_broke(place: Plac
             there.proxy.heal()
 
 
+@pytest.mark.slow
 async def test_a_body_that_breaks_off_every_time_is_an_error_and_never_a_shorter_payload(place: Place) -> None:
     async with faulty(place, attempts=1) as there:
         ref = await there.put(SCOPE, BLOB)

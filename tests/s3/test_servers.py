@@ -79,6 +79,7 @@ def test_a_seaweed_that_is_killed_and_started_again_has_every_object_it_acknowle
         assert [raw_get(place, name) for name in keys(place)] == [b"%d" % number for number in range(20)]
 
 
+@pytest.mark.slow
 def test_a_frozen_seaweed_answers_nobody_until_it_is_thawed() -> None:
     with start_seaweed() as server, ThreadPoolExecutor() as threads:
         server.freeze()
@@ -91,6 +92,7 @@ def test_a_frozen_seaweed_answers_nobody_until_it_is_thawed() -> None:
         assert answer.result(timeout=20) == 403
 
 
+@pytest.mark.slow
 def test_two_seaweeds_start_at_once_and_share_nothing() -> None:
     with start_seaweed() as one, start_seaweed() as other:
         place = new_place(one)
