@@ -51,7 +51,7 @@ UV_VERSION := 0.13.9
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url --no-emit-find-links --annotation-style line $(if $(UPGRADE),--upgrade)
 
-.PHONY: help demo test test-servers test-processes test-rest test-slow servers check bench format lock clean
+.PHONY: help demo test test-servers test-processes test-rest test-slow test-exhaustive servers check bench format lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -81,7 +81,10 @@ test-rest:
 	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/rest $(patsubst %,--ignore=%,$(SERVERS) $(PROCESSES))
 
 test-slow: $(READY) ## run what the suite leaves out because it takes long (ARGS="..." for pytest)
-	$(BIN)/python -m pytest -m slow $(ARGS)
+	$(BIN)/python -m pytest -m "slow and not exhaustive" $(ARGS)
+
+test-exhaustive: $(READY) ## run what takes half an hour: every step and request of the S3 store is failed and cancelled
+	$(BIN)/python -m pytest -m exhaustive $(ARGS)
 
 servers: $(SERVERS_READY) ## install more S3 servers for the tests, which run on those they find
 

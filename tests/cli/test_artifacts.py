@@ -326,6 +326,17 @@ def test_a_path_prints_the_value_that_is_there(program: Program) -> None:
         assert "is binary" in program("read", *words, program.put(b"\0", media_type="image/png")).stderr
 
 
+def test_a_path_to_a_long_value_prints_all_of_it(program: Program) -> None:
+    value = b'"' + b'x\\"' * 5_000_000 + b'"'
+    ref = program.put(b'{"a": ' + value + b', "b": 1}', media_type="application/json")
+    assert program("read", "--path", "$.a", ref).stdout_bytes == value + b"\n"
+
+
+@pytest.mark.parametrize("option", ["--head", "--tail"])
+def test_any_number_of_lines_can_be_asked_for(program: Program, option: str) -> None:
+    assert program("read", option, "1" + "0" * 19, program.put(TEXT.encode())).stdout_bytes.decode() == TEXT
+
+
 # --- rm ---
 
 

@@ -7,11 +7,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import pytest
 
 import coatcheck as cc
+from coatcheck.readers.query_process import NamelessFiles
 from coatcheck.readers.query_tool import query_tool
+from coatcheck.readers.querying import QueryLimits
 
 pytestmark = pytest.mark.anyio
 
@@ -100,3 +103,47 @@ async def test_a_wrong_query_is_an_outcome_that_teaches(store: cc.ArtifactStore)
         assert isinstance(outcome, cc.Failed)
         assert "raceback" not in outcome.text
         assert len(outcome.text) < 2_000
+
+
+BOMB = "SELECT count(*) FROM range(1000000) a, range(1000000) b"
+
+
+async def test_one_conversation_leaves_places_for_others(store: cc.ArtifactStore) -> None:
+    other = cc.Scope(tenant="acme", principal="eve", conversation="c-7")
+    ref, theirs = await put(store, ROWS), await put(store, [{"a": 1}], other)
+    boundary = cc.Boundary([query_tool("query_artifact", 4_000, QueryLimits(timeout=50))], store=store)
+    async with anyio.create_task_group() as group:
+        for _ in range(8):
+            group.start_soon(boundary.session(SCOPE).call, "query_artifact", {"ref": ref, "sql": BOMB})
+        await anyio.wait_all_tasks_blocked()
+        with anyio.fail_after(40):
+            answer = await boundary.session(other).call("query_artifact", {"ref": theirs, "jmespath": "[0].a"})
+        assert json.loads(answer.text) == {"result": 1}
+        group.cancel_scope.cancel()
+
+
+async def test_waiting_for_a_place_ends_with_an_answer_and_copies_no_payload(
+    store: cc.ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ref = await put(store, ROWS)
+    made: list[int] = []
+    make = NamelessFiles.make
+
+    def counted(files: NamelessFiles) -> int:
+        made.append(1)
+        return make(files)
+
+    monkeypatch.setattr(NamelessFiles, "make", counted)
+    holding = cc.Boundary([query_tool("query_artifact", 4_000, QueryLimits(timeout=50))], store=store)
+    waiting = cc.Boundary([query_tool("query_artifact", 4_000, QueryLimits(timeout=1))], store=store)
+    async with anyio.create_task_group() as group:
+        for _ in range(2):
+            group.start_soon(holding.session(SCOPE).call, "query_artifact", {"ref": ref, "sql": BOMB})
+        await anyio.wait_all_tasks_blocked()
+        answer = await waiting.session(SCOPE).call("query_artifact", {"ref": ref, "jmespath": "[0]"})
+        assert isinstance(answer, cc.Failed)
+        assert "Other queries are still being answered" in answer.text
+        group.cancel_scope.cancel()
+    assert len(made) == 2
+    later = await waiting.session(SCOPE).call("query_artifact", {"ref": ref, "jmespath": "[0].id"})
+    assert json.loads(later.text) == {"result": 0}

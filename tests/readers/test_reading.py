@@ -134,6 +134,28 @@ def test_decoding_a_prefix_is_decoding_the_whole(data: bytes, limit: int, last: 
         assert text == whole[:limit]
 
 
+@given(BYTES, st.lists(st.integers(0, 60), max_size=6))
+def test_what_is_damaged_belongs_to_the_part_in_which_its_first_byte_lies_too(
+    data: bytes, places: Sequence[int]
+) -> None:
+    payload = Payload(data[:900])
+    edges = [0, *sorted(min(place, len(payload.data)) for place in places), len(payload.data)]
+
+    async def parts() -> str:
+        texts = [(await page(payload, bytes=f"{start}:{end}")).text for start, end in pairwise(edges)]
+        return "".join(texts)
+
+    assert anyio.run(parts) == payload.data.decode(errors="replace")
+
+
+@pytest.mark.anyio
+async def test_a_sequence_that_is_cut_off_is_one_character_wherever_a_page_ends() -> None:
+    payload = Payload(b"ab\xe2\x82cd")
+    first = await page(payload, bytes="0:3")
+    assert (first.text, first.end) == ("ab\ufffd", 4)
+    assert (await page(payload, bytes="3:")).text == "cd"
+
+
 @given(st.text(max_size=20), st.integers(0, 60))
 def test_no_part_of_a_character_is_taken_for_one(text: str, place: int) -> None:
     data = text.encode()
@@ -221,6 +243,7 @@ async def test_what_is_past_the_end_is_said_with_how_much_there_is(arguments: di
         ({"from_byte": -1}, "from_byte"),
         ({"tail": 1, "from_byte": 4}, "tail"),
         ({"path": "$.."}, "path"),
+        ({"path": "$.\n"}, "path"),
     ],
 )
 async def test_arguments_that_cannot_be_are_answered_with_what_can(arguments: dict[str, Any], said: str) -> None:
@@ -289,6 +312,17 @@ class Zeros:
     def __getitem__(self, part: slice) -> bytes:
         size: int = part.stop - part.start
         return (b"0123456789abcde\n" * (size // 16 + 1))[:size]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("count", [10**18 - 1, 10**18, 10**19, 10**400])
+async def test_any_number_of_lines_names_a_next_call_that_can_be_made(count: int) -> None:
+    payload = Payload(b"line\n" * 1000)
+    pages = await follow(payload, head=count)
+    assert len(pages) > 1
+    assert "".join(found.text for found in pages).encode() == payload.data
+    found = await page(payload, tail=count)
+    assert (await page(payload, **dict(found.before or {}))).text
 
 
 @pytest.mark.anyio

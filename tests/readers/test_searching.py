@@ -288,9 +288,14 @@ async def test_the_loop_goes_on_while_a_search_runs() -> None:
 
 
 async def answered(
-    payload: Payload, pattern: str, *, max_chars: int = SMALLEST_MAX_CHARS, **how: Any
+    payload: Payload,
+    pattern: str,
+    *,
+    max_chars: int = SMALLEST_MAX_CHARS,
+    read_chars: int | None = None,
+    **how: Any,
 ) -> tuple[str, Found]:
-    found = await search(payload.open, pattern, **how)
+    found = await search(payload.open, pattern, max_chars=read_chars, **how)
     assert isinstance(found, Found)
     call = {"pattern": pattern, **{name: value for name, value in how.items() if not name.startswith("from")}}
     answer = render(
@@ -362,6 +367,47 @@ async def test_lines_around_a_match_are_shown_as_far_as_they_are_near() -> None:
     _, found = await answered(payload, "one|six", context=1)
     assert found.context[0] == ((), ("two",))
     assert found.context[1] == ((), ())
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("before", [0, 100, 30_000, 40_000, 20_000_000])
+async def test_of_a_long_line_only_what_is_near_a_match_is_read_for_the_lines_around_it(before: int) -> None:
+    payload = Payload(b"one\ntwo\n" + b"x" * before + b"needle" + b"y" * 500 + b"\nthree\n" + b"z" * 20_000_000)
+    hits = (await answered(payload, "needle"))[1].hits
+    payload.read = 0
+    around = await searching._around(payload.open, hits[0], 2)
+    assert around == (("one", "two"), ("three", "z" * 300 + "…"))
+    assert payload.read < 65_536
+
+
+@pytest.mark.anyio
+async def test_a_line_that_is_cut_off_where_reading_ends_is_not_shown_as_whole() -> None:
+    payload = Payload(b"needle\n" + b"y" * 8100 + b"\n" + b"z" * 8100 + b"\n")
+    _, found = await answered(payload, "needle", context=2)
+    assert found.context == (((), ("y" * 300 + "…",)),)
+
+
+@pytest.mark.anyio
+async def test_lines_around_a_match_are_read_only_where_they_are_shown() -> None:
+    payload = Payload(b"".join(b"hit %d %s\n" % (number, b"w" * 90) for number in range(1000)))
+    await answered(payload, "hit", max_matches=500)
+    without, payload.opened = payload.opened, 0
+    answer, found = await answered(payload, "hit", max_matches=500, context=3, read_chars=2000)
+    shown = answer.count("\n--")
+    assert shown > 0
+    assert payload.opened - without <= shown + 2
+    everywhere, _ = await answered(payload, "hit", max_matches=500, context=3)
+    assert everywhere == answer
+    assert len(found.hits) == 500
+
+
+@pytest.mark.anyio
+async def test_of_the_lines_around_a_match_as_many_are_shown_as_fit() -> None:
+    payload = Payload(b"".join(b"%d %s\n" % (number, b"w" * 250) for number in range(100)))
+    answer, _ = await answered(payload, "^50 ", context=20)
+    assert "\n  49 " in answer
+    assert "\n  51 " in answer
+    assert "\n51@" in answer
 
 
 @pytest.mark.anyio

@@ -101,7 +101,7 @@ async def test_the_one_field_that_mattered_is_read_by_its_path(session: cc.Sessi
     assert content(await read(session, ref, path="$.info.version")) == '"9.9"'
     outcome = await session.call("read_artifact", {"ref": ref, "path": "$.info.versoin"})
     assert isinstance(outcome, cc.Failed)
-    assert "the nearest are version" in outcome.text
+    assert 'the nearest are "version"' in outcome.text
 
 
 @pytest.mark.anyio

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coatcheck.results.outline import MAX_OUTLINE_CHARS, Outliner, outline_of
+import coatcheck as cc
+from coatcheck.results.outline import MAX_OUTLINE_CHARS, Outliner, _bounded, _outline, _Seen, outline_of
 from coatcheck.testing.strategies import json_values, payloads, texts
 
 JSON = "application/json"
@@ -263,6 +264,80 @@ def test_the_beginning_of_a_streamed_object_says_what_was_not_seen_to_its_end() 
     outline = checked(fed.outline(JSON))
     assert outline["fields"]["info.version"] == "string of 3 characters"
     assert outline["fields"]["a"] == "not seen to its end"
+
+
+# --- what it does not foresee ---
+
+
+@pytest.mark.parametrize("chars", [10, 20_000, 200_000])
+def test_one_string_is_a_string_however_long(chars: int) -> None:
+    data = encoded("x" * chars)
+    assert checked(outline_of(data, JSON))["type"] == "string"
+    fed = Outliner()
+    fed.feed(data)
+    checked(fed.outline(JSON))
+
+
+@pytest.mark.parametrize("media_type", ["application/jsonl", "application/x-ndjson", "text/plain", JSON])
+@pytest.mark.parametrize("name", [b"\xed\xa0\x80", b"\xff"])
+def test_what_is_no_utf8_within_a_row_has_an_outline(name: bytes, media_type: str) -> None:
+    data = b'{"a":{"' + name + b'":1}}\n' * 200
+    assert checked(outline_of(data, media_type))["type"] == "text"
+    fed = Outliner(head=300)
+    fed.feed(data)
+    checked(fed.outline(media_type))
+
+
+@given(
+    st.binary(max_size=6),
+    st.sampled_from([b'{"a":{"%s":1}}', b'["%s",{"b":"%s"}]', b'{"%s":[{"c":{"%s":2}}]}']),
+    st.sampled_from(["application/jsonl", "text/plain", JSON, "text/csv", "application/x-ndjson"]),
+    st.integers(1, 5),
+)
+def test_bytes_anywhere_in_json_give_an_outline_without_a_failure(
+    raw: bytes, shape: bytes, media_type: str, lines: int
+) -> None:
+    data = b"\n".join([shape.replace(b"%s", raw)] * lines)
+    checked(_bounded(_outline(_Seen(data, data, len(data), None, data), media_type)))
+
+
+def test_an_outline_that_fails_has_the_size_and_a_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr("coatcheck.results.outline.shape_of_text", fail)
+    outline = checked(outline_of(b'{"a":1}', JSON))
+    assert (outline["type"], outline["bytes"]) == ("text", 7)
+    assert "failed (KeyError)" in caplog.text
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.anyio
+async def test_an_outline_that_fails_is_no_failed_placement(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("secret")
+
+    monkeypatch.setattr("coatcheck.steps.placement.outline_of", fail)
+    monkeypatch.setattr("coatcheck.steps.placement.Outliner.outline", fail)
+
+    async def whole() -> str:
+        return "x" * 5_000
+
+    async def streamed() -> cc.Stream:
+        return cc.Stream(["x" * 5_000], media_type="text/plain")
+
+    async with cc.MemoryStore() as store:
+        placement = cc.Placement(max_inline_chars=1_000, preview_chars=100, max_batch_chars=2_000)
+        session = cc.Boundary([whole, streamed], store=store, placement=placement).session(cc.Scope(conversation="c"))
+        for name in ("whole", "streamed"):
+            outcome = await session.call(name, {})
+            assert isinstance(outcome, cc.Placed)
+            assert "outline" not in json.loads(outcome.text)
+    assert "a ticket is without its outline, which failed (KeyError)" in caplog.text
 
 
 # --- binary ---

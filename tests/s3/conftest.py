@@ -38,6 +38,16 @@ SEEN = pytest.StashKey[dict[str, str]]()
 
 HERE = Path(__file__).parent
 
+SLOW = {
+    "test_claims.py",
+    "test_cli.py",
+    "test_conformance.py",
+    "test_deploy.py",
+    "test_doctor.py",
+    "test_load.py",
+    "test_servers.py",
+}
+
 NO_PARAMETERS = SimpleNamespace(id="")
 
 PRODUCTS = ["SeaweedFS", "moto", "Ceph", "JuiceFS"]
@@ -154,11 +164,20 @@ def fresh_bucket(server: Server) -> Place:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On trio these suites run in the slow lane: a server is the same on every loop, and takes its time."""
+    """Of these suites, those of `SLOW` run in the slow lane where they are marked so; all else that is slow, and all on
+    trio but the battery, is exhaustive.
+    """
     for item in items:
-        of_ours = HERE in item.path.parents
-        if of_ours and isinstance(item, pytest.Function) and "trio" in getattr(item, "callspec", NO_PARAMETERS).id:
+        if HERE not in item.path.parents or not isinstance(item, pytest.Function):
+            continue
+        variant = getattr(item, "callspec", NO_PARAMETERS).id
+        battery = item.path.name == "test_conformance.py"
+        if "trio" in variant:
             item.add_marker(pytest.mark.slow)
+        slow = item.get_closest_marker("slow") is not None
+        kept = item.path.name in SLOW and "tls" not in variant and (battery or "trio" not in variant)
+        if slow and not kept:
+            item.add_marker(pytest.mark.exhaustive)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 
+import msgspec
+
 from coatcheck.errors import InvalidArtifact
 
 __all__ = [
@@ -31,8 +33,10 @@ MAX_KIND_CHARS = 128
 _CROCKFORD = "0123456789abcdefghjkmnpqrstvwxyz"
 _REF_BYTES = 20
 _REF_CHARS = _REF_BYTES * 8 // 5
-_LONGEST_MENTION = 4096
-_REF_WITHIN = re.compile(f"(?<![0-9a-z_])art_[{_CROCKFORD}]{{{_REF_CHARS}}}(?![0-9a-z_])")
+_LONGEST_MENTION = 16_384
+# Crockford's base32 in either case, and the letters that people write for its 0 and 1.
+_MEANT = re.compile(f"(?<![0-9a-z_])art_([{_CROCKFORD}oil]{{{_REF_CHARS}}})(?![0-9a-z_])", re.ASCII | re.IGNORECASE)
+_MISREAD = str.maketrans("oil", "011")
 _REF = re.compile(f"art_[{_CROCKFORD}]{{{_REF_CHARS}}}")
 _DIGEST = re.compile("sha256:[0-9a-f]{64}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
@@ -62,13 +66,39 @@ def is_ref(value: object) -> bool:
     return isinstance(value, str) and _REF.fullmatch(value) is not None
 
 
-def clean_ref(text: str) -> str:
-    """The ref that was meant, where a model has put another case, quotes or punctuation around it, or a word before it.
+class _Named(msgspec.Struct):
+    ref: str
 
-    Whatever is no ref comes back as something that is none: it will be missed as every other. Never raises.
+
+def clean_ref(text: str) -> str:
+    """The ref that was meant by what a model wrote.
+
+    Another case, quotes, backticks, brackets and punctuation around it, a word like ``ref:`` before it, the letters
+    o, i and l for the digits 0 and 1, and a whole ticket around it do not matter.
+
+    Args:
+        text: anything.
+
+    Returns:
+        A well-formed ref; or, where none or more than one can be told, something short that is none, and that every
+        store answers as a miss. Never raises.
     """
-    found = _REF_WITHIN.search(text[:_LONGEST_MENTION].lower())
-    return found[0] if found is not None else text.strip()[:_REF_CHARS].strip()  # too short to hold one
+    if is_ref(text):
+        return text
+    looked = text[:_LONGEST_MENTION]
+    found = {_spelled(match[1]) for match in _MEANT.finditer(looked)}
+    if len(found) > 1:  # what else a ticket names, it does not stand for
+        try:
+            found = {_spelled(match[1]) for match in _MEANT.finditer(msgspec.json.decode(text, type=_Named).ref[:64])}
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            return "art_"
+    if len(found) == 1:
+        return found.pop()
+    return looked.strip()[:_REF_CHARS].strip()  # too short to hold one
+
+
+def _spelled(tail: str) -> str:
+    return "art_" + tail.lower().translate(_MISREAD)
 
 
 def digest_of(data: bytes) -> str:

@@ -28,6 +28,8 @@ from coatcheck.results.binary import is_textual
 
 __all__ = ["get", "head", "missing", "read", "rm"]
 
+_MOST_LINES = 10**15
+
 RefArgument = Annotated[
     str, typer.Argument(metavar="REF", help="The ref, as a ticket names it: art_...", show_default=False)
 ]
@@ -127,7 +129,7 @@ async def read(
     if tail is not None or path is not None:
         return await _read_span(ref, tail, path, store, scope)
     if first is not None:
-        lines = f":{first}"
+        lines = f":{min(first, _MOST_LINES)}"
     cutter = (
         LineCutter(parse_lines(lines))
         if lines is not None

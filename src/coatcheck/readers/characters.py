@@ -64,7 +64,7 @@ def belonging_before(before: bytes, data: bytes) -> int:
             return 0
         try:
             (before[len(before) - back :] + data[: length - back]).decode()
-        except UnicodeDecodeError:
-            return 0
+        except UnicodeDecodeError as error:  # a sequence that is cut off is one character too
+            return max(error.end - back, 0) if error.start == 0 else 0
         return length - back
     return 0

@@ -22,6 +22,7 @@ __all__ = ["Found", "Wrong", "evaluate", "load", "pieces"]
 _LOOKED_AT = 20_000  # values whose keys are known when a name is not found
 _SHOWN_KEYS = 40
 _SHOWN_CHARS = 1_200
+_MAX_QUOTED = 80  # characters of a value in a text about it
 
 
 class Wrong(Exception):
@@ -87,11 +88,18 @@ def evaluate(expression: str, value: Any) -> Found:
     """
     try:
         compiled = jmespath.compile(expression)
+        _check_references(compiled.parsed)
         result = compiled.search(value)
     except RecursionError:
         raise Wrong("the expression is nested too deeply") from None
+    except exceptions.JMESPathTypeError as error:
+        raise Wrong(
+            f"In function {error.function_name}(), invalid type for value {_quoted(error.current_value)}, expected one "
+            f"of: {', '.join(map(str, error.expected_types))}, received: {error.actual_type}. {_keys(value)}{_SYNTAX}"
+        ) from None
     except exceptions.JMESPathError as error:
         text = " ".join(str(error).split())
+        text = "".join(mark if mark.isprintable() else f"\\u{ord(mark):04x}" for mark in text)
         raise Wrong(f"{text[:500].rstrip('.')}. {_keys(value)}{_SYNTAX}") from None
     except (
         TypeError,
@@ -100,7 +108,9 @@ def evaluate(expression: str, value: Any) -> Found:
         AttributeError,
         OverflowError,
     ) as error:  # what a function makes of odd values
-        raise Wrong(f"the expression does not fit the value ({str(error)[:200]}). {_keys(value)}") from None
+        raise Wrong(
+            f"the expression does not fit the value (it may repeat data: {_quoted(str(error))}). {_keys(value)}"
+        ) from None
     note = None
     if result is None or result == []:
         note = _unknown(compiled.parsed, value)
@@ -108,6 +118,39 @@ def evaluate(expression: str, value: Any) -> Found:
 
 
 _SYNTAX = " JMESPath is written like this: rows[?age > `30`].name, rows[0], length(rows), sort_by(rows, &age)[-3:]."
+
+
+# The functions that take an expression, written with & before it.
+_REFERRING = frozenset({"map", "max_by", "min_by", "sort_by"})
+
+
+def _check_references(tree: Any) -> None:
+    """An expression that is referred to is no value: elsewhere than in a call that takes one, it would be a result."""
+    pending = [(tree, False)]
+    while pending:
+        node, taken = pending.pop()
+        if isinstance(node, dict):
+            if node.get("type") == "expref" and not taken:
+                raise Wrong(
+                    f"&expression is no value: it is possible only in {', '.join(sorted(_REFERRING))}, as in "
+                    "sort_by(rows, &age)"
+                )
+            takes = node.get("type") == "function_expression" and node.get("value") in _REFERRING
+            pending.extend((child, takes) for child in node.get("children", ()))
+        elif isinstance(node, list):
+            pending.extend((child, False) for child in node)
+
+
+def _quoted(value: Any) -> str:
+    """The beginning of a value of the payload, in marks that say that it is data."""
+    if isinstance(value, (dict, list)):
+        return "(an object)" if isinstance(value, dict) else "(an array)"
+    if not (value is None or isinstance(value, (str, int, float))):
+        return "(an expression)"
+    text = str(value) if not isinstance(value, int) or value.bit_length() < 300 else "a large number"
+    cut = text if len(text) <= _MAX_QUOTED else f"{text[: _MAX_QUOTED - 1]}…"
+    shown = "".join(mark if mark.isprintable() else f"\\u{ord(mark):04x}" for mark in cut).replace('"', "'")
+    return f'"{shown}"'
 
 
 def _unknown(tree: Any, value: Any) -> str:
@@ -186,11 +229,13 @@ def pieces(value: Any) -> Iterator[str]:
     """The compact JSON text of a value, piece by piece: only as much of it is made as is asked for.
 
     Raises:
-        Wrong: it is nested too deeply.
+        Wrong: it is nested too deeply, or holds what JSON cannot carry.
     """
-    encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False)
+    encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False)
     try:
         for piece in encoder.iterencode(value):
             yield piece if piece.isascii() else piece.encode(errors="backslashreplace").decode()
     except RecursionError:
         raise Wrong("the result is nested too deeply: select a part of it") from None
+    except ValueError:
+        raise Wrong("the result holds a number that is infinite or none, which JSON cannot carry") from None

@@ -27,7 +27,7 @@ async def locate_value(open_: Opener, path: str) -> Span | None:
         if reader is None:
             return None
         lines = is_json_lines(reader.meta.media_type)
-        return await find_value(aiter(reader), path, lines=lines, look_for_end=_WHOLE)
+        return await find_value(aiter(reader), path, lines=lines, look_for_end=_WHOLE, seconds=None)
 
 
 async def locate_tail(open_: Opener, size: int, count: int) -> Span | None:

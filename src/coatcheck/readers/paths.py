@@ -68,7 +68,7 @@ def _unquoted(text: str) -> str:
     try:
         return msgspec.json.decode(text, type=str)
     except msgspec.DecodeError:
-        raise ReaderError(f"the key {text[:60]} in the path is no JSON string") from None
+        raise ReaderError(f"the key {text[:60]!r} in the path is no JSON string") from None
 
 
 def _no_path(path: str, at: int) -> ReaderError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal
@@ -69,9 +70,9 @@ def query_tool(name: str, max_chars: int, limits: QueryLimits | None = None) -> 
         query = Query.of(sql, jmespath)
         if query.language == "sql" and not has_sql():
             raise ReaderError("SQL is not possible on this host: use jmespath, which reads any JSON.")
-        opener = _opener(ctx, clean)
+        opener, whose = _opener(ctx, clean), _whose(ctx)
         if into is not None:
-            async with produce(opener, query, limits=bounds) as produced:
+            async with produce(opener, query, limits=bounds, whose=whose, max_chars=max_chars) as produced:
                 if produced is not None:
                     return await _stored(ctx, produced, clean, kind)
             raise ReaderError(await missing(ctx.artifacts))
@@ -83,6 +84,7 @@ def query_tool(name: str, max_chars: int, limits: QueryLimits | None = None) -> 
             offset=offset,
             into=f"the same call with {_INTO}",
             limits=bounds,
+            whose=whose,
         )
         if answer is None:
             raise ReaderError(await missing(ctx.artifacts))
@@ -91,7 +93,8 @@ def query_tool(name: str, max_chars: int, limits: QueryLimits | None = None) -> 
     languages = "a SQL SELECT over its rows or a JMESPath expression" if has_sql() else "a JMESPath expression (no SQL)"
     description = (
         f"Ask a stored result a question, {languages}, without reading all of it. An answer has at most {max_chars} "
-        "characters and whole rows, and says how many there are in all and the exact call for the next ones. A result "
+        "characters and whole rows, and says how many there are in all and the exact call for the next ones "
+        "(of rows that have an order: use ORDER BY). A result "
         f'that is itself too large can be stored with into="artifact". A query has at most {MAX_QUERY_CHARS} '
         f"characters and {bounds.seconds:g} seconds."
     )
@@ -123,6 +126,11 @@ def _again(name: str, ref: str, query: Query, offset: int) -> str:
     if len(query.text) <= _MAX_REPEATED:
         return f"{name} {spell_call(ref, {query.language: query.text, 'offset': offset})}"
     return f"{name} with the same {query.language} and {spell_call(ref, {'offset': offset})}"
+
+
+def _whose(ctx: ToolContext) -> Hashable:
+    """The conversation, to be told from others and for nothing else: no tool is given its scope."""
+    return ctx.artifacts._call.scope
 
 
 def _opener(ctx: ToolContext, ref: str) -> Opener:

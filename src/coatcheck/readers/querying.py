@@ -9,6 +9,8 @@ Laws:
 * That process has no environment, no file but the payload, and no network (`sql` says how).
 * The payload is on disk at most `QueryLimits.max_query_bytes` long, in a file that has no name, so nothing is left of
   it however anything ends. Cancelling kills the process.
+* At most four queries run at once in one event loop, and at most two of one conversation: before its payload is
+  copied, a query takes its place, and it waits for that no longer than a query may take.
 * An answer is at most ``max_chars`` characters, holds whole rows, says how many there are, and how to go on.
 """
 
@@ -17,7 +19,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Literal
@@ -41,6 +44,9 @@ MAX_QUERY_CHARS = 10_000
 _CHUNK = 1 << 20
 _GRACE = 2.0  # seconds that the process has to say that its time is up
 _AT_ONCE = 4
+_AT_ONCE_OF_ONE = 2
+_LEAST_WAIT = 1.0  # seconds
+_LEAST_NOTE = 40  # characters of a note that is cut; less says nothing
 _FRAME = 700  # characters that an answer keeps for what it says about a text
 _FORMS = {
     "application/jsonl": "jsonl",
@@ -175,6 +181,7 @@ async def answer_query(
     offset: int = 0,
     into: str | None = None,
     limits: QueryLimits | None = None,
+    whose: Hashable = None,
 ) -> str | None:
     """Ask, and answer within a bound.
 
@@ -184,6 +191,7 @@ async def answer_query(
         again: spells the call that goes on at an offset.
         offset: how many rows, elements of a list, or characters of a text are passed over.
         into: how the whole result can be stored, for the answer to say; ``None`` where it cannot.
+        whose: whom the query is for: two of one run at once; ``None``: nobody in particular, so only four in all do.
 
     Returns:
         JSON text; ``None`` where there is no artifact.
@@ -194,7 +202,7 @@ async def answer_query(
     """
     limits = limits or QueryLimits()
     offset = max(offset, 0)
-    async with _asked(opener, query, limits, max_chars=max_chars, offset=offset) as asked:
+    async with _asked(opener, query, limits, max_chars=max_chars, offset=offset, whose=whose) as asked:
         if asked is None:
             return None
         return _answer(asked.reply, query, offset, max_chars, again, into)
@@ -202,17 +210,26 @@ async def answer_query(
 
 @asynccontextmanager
 async def produce(
-    opener: Opener, query: Query, *, lines: bool = False, limits: QueryLimits | None = None
+    opener: Opener,
+    query: Query,
+    *,
+    lines: bool = False,
+    limits: QueryLimits | None = None,
+    whose: Hashable = None,
+    max_chars: int = 0,
 ) -> AsyncIterator[Produced | None]:
     """Ask, and give the whole result as a file.
 
     Args:
         lines: JSON Lines, a row (or an element of a list) a line; else one JSON value.
+        whose: as `answer_query`.
+        max_chars: of a refusal, in characters; 0 for as many as it has.
 
     Raises:
         ReaderError, StoreError: as `answer_query`.
     """
-    async with _asked(opener, query, limits or QueryLimits(), style="lines" if lines else "array") as asked:
+    style = "lines" if lines else "array"
+    async with _asked(opener, query, limits or QueryLimits(), style=style, whose=whose, max_chars=max_chars) as asked:
         if asked is None or asked.out is None:
             yield None
             return
@@ -251,7 +268,8 @@ def _answer(
         elif reply.get("columns"):
             reply = {**reply, "columns": []}
         elif reply.get("note"):
-            reply = {**reply, "note": None}
+            note = reply["note"][: -(len(text) - max_chars) - 1]
+            reply = {**reply, "note": f"{note}…" if len(note) >= _LEAST_NOTE else None}
         else:
             raise ReaderError("The result does not fit into the characters that an answer may have: select less.")
 
@@ -267,6 +285,7 @@ def _facts(
 ) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     store = f" Or store the whole result: {into}." if into else ""
+    loose = reply.get("loose")
     if unit is not None:
         total = reply["all"]
         end = offset + shown if kind != "string" else reply["seen"]
@@ -277,10 +296,13 @@ def _facts(
         if shown == 0 and large is not None:
             facts["next"] = (
                 f"The next one alone has {large['characters']} characters, which does not fit: select less of it"
-                f"{_largest(large)}, or go on after it: {again(offset + 1)}.{store}"
+                f"{_largest(large)}{'' if loose else f', or go on after it: {again(offset + 1)}'}.{store}"
             )
         elif (total is None or end < total) and end > offset:
-            facts["next"] = f"{again(end)}. Or ask for less: filter, aggregate, select fewer columns.{store}"
+            if loose:
+                facts["next"] = f"{_LOOSE[loose]}{store}{' Then go on in that.' if store else ''}"
+            else:
+                facts["next"] = f"{again(end)}. Or ask for less: filter, aggregate, select fewer columns.{store}"
     elif reply.get("large") is not None:
         large = reply["large"]
         keys = ", ".join(large.get("keys", ()))
@@ -294,6 +316,13 @@ def _facts(
     if columns and len(columns) <= 60 and sum(len(name) + len(kind) for name, kind in columns.items()) <= 1500:
         facts["columns"] = columns
     return facts
+
+
+_LOOSE = {
+    "order": "The order of these rows is not fixed, so a further call could skip some and repeat others: add ORDER BY "
+    "over columns that tell them apart, and ask again. Or ask for less: filter, select fewer columns.",
+    "random": "The query samples, or is random, so a further call would give other rows. Ask for less.",
+}
 
 
 def _largest(large: dict[str, Any]) -> str:
@@ -320,6 +349,24 @@ async def _asked(
     max_chars: int = 0,
     offset: int = 0,
     style: str | None = None,
+    whose: Hashable = None,
+) -> AsyncIterator[_Asked | None]:
+    try:
+        async with (
+            _place(whose, limits),
+            _evaluated(opener, query, limits, max_chars=max_chars, offset=offset, style=style) as asked,
+        ):
+            yield asked
+    except ReaderError as error:
+        text = str(error)
+        if 0 < max_chars < len(text):
+            raise ReaderError(f"{text[: max_chars - 1]}…") from None
+        raise
+
+
+@asynccontextmanager
+async def _evaluated(
+    opener: Opener, query: Query, limits: QueryLimits, *, max_chars: int, offset: int, style: str | None
 ) -> AsyncIterator[_Asked | None]:
     files = NamelessFiles()
     child = QueryProcess(files)
@@ -348,9 +395,8 @@ async def _asked(
         }
         line = json.dumps(request).encode() + b"\n"
         raw: bytes | None = None
-        async with _limiter():
-            with move_on_after(limits.seconds + _GRACE):
-                raw = await to_thread.run_sync(child.ask, line, abandon_on_cancel=True, limiter=_threads())
+        with move_on_after(limits.seconds + _GRACE):
+            raw = await to_thread.run_sync(child.ask, line, abandon_on_cancel=True, limiter=_threads())
         yield _Asked(_read_reply(raw, child.status, limits), out)
     finally:
         child.give_up()
@@ -416,17 +462,54 @@ def _ended_text(status: int | None, limits: QueryLimits) -> str:
     )
 
 
-_limits_var: RunVar[CapacityLimiter] = RunVar("coatcheck.readers.queries")
+class _Places:
+    """Who evaluates a query in this loop, or waits for it: each may take its memory and its processors."""
+
+    def __init__(self) -> None:
+        self.all = CapacityLimiter(_AT_ONCE)
+        self.own: dict[Hashable, CapacityLimiter] = {}
+        self.asking: Counter[Hashable] = Counter()
+
+
+@asynccontextmanager
+async def _place(whose: Hashable, limits: QueryLimits) -> AsyncIterator[None]:
+    """A place for one query, first among those of one conversation, then among all."""
+    places = _places()
+    wanted = [places.all]
+    if whose is not None:
+        wanted.insert(0, places.own.setdefault(whose, CapacityLimiter(_AT_ONCE_OF_ONE)))
+    places.asking[whose] += 1
+    borrower, taken = object(), list[CapacityLimiter]()
+    try:
+        with move_on_after(max(limits.seconds, _LEAST_WAIT)):
+            for limiter in wanted:
+                await limiter.acquire_on_behalf_of(borrower)
+                taken.append(limiter)
+        if len(taken) < len(wanted):
+            raise ReaderError(
+                f"Other queries are still being answered, and none of them ended within the {limits.seconds:g} seconds "
+                "that this one waited: ask again, one query at a time."
+            )
+        yield
+    finally:
+        for limiter in taken:
+            limiter.release_on_behalf_of(borrower)
+        places.asking[whose] -= 1
+        if not places.asking[whose]:
+            del places.asking[whose]
+            places.own.pop(whose, None)
+
+
+_places_var: RunVar[_Places] = RunVar("coatcheck.readers.queries")
 _threads_var: RunVar[CapacityLimiter] = RunVar("coatcheck.readers.query_threads")
 
 
-def _limiter() -> CapacityLimiter:
-    """How many queries run at once in this loop: each may take its memory and its processors."""
-    limiter = _limits_var.get(None)
-    if limiter is None:
-        limiter = CapacityLimiter(_AT_ONCE)
-        _limits_var.set(limiter)
-    return limiter
+def _places() -> _Places:
+    places = _places_var.get(None)
+    if places is None:
+        places = _Places()
+        _places_var.set(places)
+    return places
 
 
 def _threads() -> CapacityLimiter:

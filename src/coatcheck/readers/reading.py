@@ -35,6 +35,7 @@ __all__ = ["read_page"]
 
 _COUNTED_BYTES = 1 << 18
 _SLICE = 1 << 16
+_MOST_LINES = 10**15
 _BACK = MAX_CHAR_BYTES - 1
 
 
@@ -82,6 +83,8 @@ async def read_page(
     for name, value in (("head", head), ("tail", tail)):
         if value is not None and value < 1:
             raise ReaderError(f"{name} is a number of lines, at least 1")
+    head = None if head is None else min(head, _MOST_LINES)
+    tail = None if tail is None else min(tail, _MOST_LINES)
     pages = _Pages(open_, max(max_chars, SMALLEST_MAX_CHARS) - OVERHEAD_CHARS)
     if path is not None:
         return await pages.value(path)

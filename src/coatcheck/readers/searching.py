@@ -12,7 +12,7 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from anyio import to_thread
 
@@ -51,7 +51,11 @@ _SMALL = 1 << 18
 _FIRST_PART = 4 << 20
 _LINE_SHOWN = 300
 _CONTEXT_BYTES = 8192
+_NEAR_BYTES = 32_768
 _CALL_SHOWN = 400
+
+
+_Around: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Found(NamedTuple):
@@ -60,7 +64,7 @@ class Found(NamedTuple):
     Attributes:
         meta: the artifact's.
         hits: the matching lines, in order.
-        context: for each, the lines before and behind it that were asked for.
+        context: for each, the lines before and behind it that were asked for, as far as they are near.
         searched: the byte up to which it was searched.
         next: the arguments of the call that searches on, without ref and pattern; ``None``: all was searched.
         from_byte: where the search began.
@@ -69,7 +73,7 @@ class Found(NamedTuple):
 
     meta: ArtifactMeta
     hits: tuple[Hit, ...]
-    context: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]
+    context: tuple[_Around, ...]
     searched: int
     next: Mapping[str, Any] | None
     from_byte: int = 0
@@ -87,6 +91,7 @@ async def search(
     from_byte: int = 0,
     from_line: int | None = None,
     seconds: float = SECONDS,
+    max_chars: int | None = None,
 ) -> Found | str | None:
     """The lines of an artifact that match.
 
@@ -98,6 +103,7 @@ async def search(
         max_matches: after so many matching lines the search ends, at most `LARGEST_MAX_MATCHES`.
         from_byte, from_line: where to begin: a byte at which a line begins, and that line's number.
         seconds: how long to search at most.
+        max_chars: so much of it will be rendered; the lines around what comes behind that are not read.
 
     Returns:
         What was found; for what is no text, a description; ``None`` for a ref that gives nothing.
@@ -133,7 +139,13 @@ async def search(
     if not textual:
         async with open_(0, HEX_BYTES) as reader:
             return describe_binary(meta, b"" if reader is None else await reader.read())
-    around = [await _around(open_, hit, context) if context else ((), ()) for hit in scanner.hits]
+    around: list[_Around] = [((), ())] * len(scanner.hits)
+    chars = 0
+    for place, hit in enumerate(scanner.hits if context else ()):
+        around[place] = await _around(open_, hit, context)
+        chars += _cost(_rows(hit, around[place]))
+        if max_chars is not None and chars > max_chars:
+            break
     searched, following = meta.bytes, None
     if scanner.resume is not None and scanner.resume[0] < meta.bytes:
         searched, number = scanner.resume
@@ -168,19 +180,33 @@ def _feed(scanner: Scanner, chunks: list[bytes], last: bool) -> bool:
     return not last or scanner.feed(b"", last=True)
 
 
-async def _around(open_: Opener, hit: Hit, count: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The lines before and behind one, as far as they are near."""
+async def _around(open_: Opener, hit: Hit, count: int) -> _Around:
+    """The lines before and behind one, as far as they are near. Of a long line only what is near is read."""
     first = max(0, hit.start - _CONTEXT_BYTES)
-    async with open_(first, hit.at + len(hit.shown) + _CONTEXT_BYTES) as reader:
-        data = b"" if reader is None else await reader.read()
-    before = data[: hit.start - first].split(b"\n")[:-1]
+    last = max(hit.at, hit.shown_from) + len(hit.shown) + _CONTEXT_BYTES
+    if hit.at - hit.start <= _NEAR_BYTES:
+        data, left = await _part(open_, first, last)
+        head, tail = data[: hit.start - first], data[hit.at - first :]
+    else:
+        head, _ = await _part(open_, first, hit.start)
+        tail, left = await _part(open_, hit.at, last)
+    before = head.split(b"\n")[:-1]
     if first:
         before = before[1:]  # cut off at its beginning
-    end = data.find(b"\n", max(hit.at - first, 0))
-    behind = [] if end < 0 else data[end + 1 :].split(b"\n")
-    if behind and not behind[-1]:
-        behind.pop()
+    end = tail.find(b"\n")
+    behind = [] if end < 0 else tail[end + 1 :].split(b"\n")
+    if behind and (not behind[-1] or (left and len(behind[-1]) <= _LINE_SHOWN)):
+        behind.pop()  # cut off at its end
     return tuple(map(_one_line, before[-count:])), tuple(map(_one_line, behind[:count]))
+
+
+async def _part(open_: Opener, first: int, last: int) -> tuple[bytes, int]:
+    """Some bytes, and how many are left behind them."""
+    async with open_(first, last) as reader:
+        if reader is None:
+            return b"", 0
+        data = await reader.read()
+        return data, max(reader.meta.bytes - first - len(data), 0)
 
 
 def _one_line(line: bytes) -> str:
@@ -204,19 +230,18 @@ def render(
     budget = max(max_chars, SMALLEST_MAX_CHARS) - OVERHEAD_CHARS
     lines: list[str] = []
     shown = 0
-    for hit, (before, behind) in zip(found.hits, found.context, strict=True):
-        rows = [f"  {text}" for text in before] + [_row(hit)] + [f"  {text}" for text in behind]
-        if before or behind:
-            rows.append("--")
-        cost = sum(map(len, rows)) + len(rows)
-        if cost > budget:
+    for hit, around in zip(found.hits, found.context, strict=True):
+        rows = _rows(hit, around)
+        fits = _cost(rows) <= budget
+        if not fits:
             if shown:
                 break
-            rows = [_row(hit)[: max(budget - 1, 0)]]
-            cost = len(rows[0]) + 1
-        budget -= cost
+            rows = _nearest(hit, around, budget)
+        budget -= _cost(rows)
         lines.extend(rows)
         shown += 1
+        if not fits:
+            break
     following, searched = found.next, found.searched
     if shown < len(found.hits):
         rest = found.hits[shown]
@@ -249,6 +274,31 @@ def render(
             said.append("The search took too long for all of it: a simpler pattern, or literal=true, is faster.")
         said.append(f"{left} bytes are left. Search on with {tool} {again}")
     return "\n".join([start_line(found.meta, where), *lines, end_line(found.meta, " ".join(said))])
+
+
+def _rows(hit: Hit, around: _Around) -> list[str]:
+    """What is shown of a hit."""
+    before, behind = around
+    rows = [*(f"  {text}" for text in before), _row(hit), *(f"  {text}" for text in behind)]
+    return [*rows, "--"] if before or behind else rows
+
+
+def _cost(rows: list[str]) -> int:
+    return sum(map(len, rows)) + len(rows)
+
+
+def _nearest(hit: Hit, around: _Around, budget: int) -> list[str]:
+    """What is shown of a hit with so many of the lines around it as fit, and of its own line at least a part."""
+    before, behind = around
+    while before or behind:
+        if len(before) > len(behind):
+            before = before[1:]
+        else:
+            behind = behind[:-1]
+        rows = _rows(hit, (before, behind))
+        if _cost(rows) <= budget:
+            return rows
+    return [_row(hit)[: max(budget - 1, 0)]]
 
 
 def _place(hit: Hit) -> int:

@@ -20,7 +20,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import duckdb
@@ -29,6 +29,7 @@ __all__ = [
     "Interrupter",
     "Relation",
     "Rows",
+    "Statement",
     "Wrong",
     "check_statement",
     "connect",
@@ -50,11 +51,36 @@ _CANDIDATES = re.compile(r'"([^"\n]{1,200})"')
 # What a FROM may call: functions that make rows out of their arguments alone.
 _TABLE_FUNCTIONS = frozenset({"unnest", "range", "generate_series", "json_each", "json_tree", "repeat", "repeat_row"})
 # Scalar functions that tell of the machine, or run text as a query.
-_SCALARS = frozenset({"current_setting", "getenv", "getvariable", "query", "query_table", "write_log"})
+_SCALARS = frozenset(
+    {"current_setting", "getenv", "getvariable", "json_serialize_plan", "query", "query_table", "sleep_ms", "write_log"}
+)
+# Functions that give something else every time.
+_RANDOM = frozenset(
+    {
+        "current_connection_id", "current_query_id", "current_transaction_id", "currval", "gen_random_uuid", "nextval",
+        "random", "setseed", "setval", "stats", "uuid", "uuidv4", "uuidv7", "vector_type",
+    }
+)  # fmt: skip
+_QUOTED = re.compile(r"""(['"])(.*)\1|(['"])(.*)$""")  # from the first mark to its last, or to the end
+_MAX_QUOTED = 80  # characters of what may be a value of the payload
 
 
 class Wrong(Exception):
     """The query cannot be answered; the text is for whoever wrote it."""
+
+
+class Statement:
+    """A checked SELECT.
+
+    Attributes:
+        text: without what ends it.
+        loose: why its rows do not come in one order every time: ``order``, nothing fixes it; ``random``, they are
+            other rows every time; ``None``: they do.
+    """
+
+    def __init__(self, text: str, loose: str | None) -> None:
+        self.text = text
+        self.loose = loose
 
 
 class Relation:
@@ -87,7 +113,7 @@ class Relation:
     def explain(self, error: Exception) -> str:
         """What was wrong with a query, the nearest names, and the columns that there are."""
         text = plain(error)
-        near = self._nearest(text)
+        near = self._nearest(text) if isinstance(error, _OF_THE_QUERY) else ""
         return f"{text} {near}The relation is artifact, its columns are: {self.described()}." + (
             f" {self.note}" if self.note else ""
         )
@@ -103,13 +129,40 @@ class Relation:
         return ""
 
 
+# What DuckDB says before it looks at a value; anything else may repeat one.
+_OF_THE_QUERY = (duckdb.ParserException, duckdb.SyntaxException, duckdb.BinderException, duckdb.CatalogException)
+
+
 def plain(error: Exception) -> str:
-    """DuckDB's own sentence, bounded, without a path of this machine and without advice about settings."""
+    """DuckDB's own sentence, bounded, without a path of this machine and without advice about settings.
+
+    What may repeat a value of the payload is cut, and stands in quotation marks that it cannot leave.
+    """
     text = _LINE.sub("", str(error)).split("\n\n")[0].strip()
     text = re.sub(r"/(dev|proc)/[\w/]*", "artifact", text)
     text = " ".join(text.split())
     text = re.sub(r" ?Use \"SET .*|(Possible (fixes|solutions)|Database is launched).*", "", text)
-    return (text if len(text) <= 500 else text[:499] + "…").rstrip(".") + "."
+    if isinstance(error, _OF_THE_QUERY):
+        text = re.sub(r'"[^"]{81,}"', lambda found: f'"{_cut(found[0][1:-1], _MAX_QUOTED)}"', text)
+        return _cut(_on_its_line(text), 500).rstrip(".") + "."
+    found = _QUOTED.search(text)
+    if found is not None:
+        mark = found[1] or found[3]
+        value = _cut(_on_its_line(found[2] or found[4] or ""), _MAX_QUOTED)
+        text = f"{_cut(text[: found.start()], 160)}{mark}{value}{mark}{_cut(text[found.end() :], 120)}"
+    else:  # what somebody's regular expression, or error(), says is all data
+        text = _cut(text, 160)
+    said = _cut(_on_its_line(text), 400).rstrip(".").replace('"', "'")
+    return f'DuckDB said this, which may repeat data: "{said}".'
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _on_its_line(text: str) -> str:
+    """Controls and marks that reorder text are spelled out."""
+    return "".join(mark if mark.isprintable() else f"\\u{ord(mark):04x}" for mark in text)
 
 
 def connect(*, memory: int, threads: int) -> Any:
@@ -130,6 +183,7 @@ def connect(*, memory: int, threads: int) -> Any:
             "allow_unsigned_extensions": False,
             "allow_persistent_secrets": False,
             "python_enable_replacements": False,
+            "preserve_insertion_order": True,
             "python_scan_all_frames": False,
         },
     )
@@ -138,8 +192,15 @@ def connect(*, memory: int, threads: int) -> Any:
     return connection
 
 
-def shut_off(connection: Any, path: str | None) -> None:
-    """No more of the world than the one file, for good."""
+def shut_off(connection: Any, path: str | None, *, threads: int | None = None) -> None:
+    """No more of the world than the one file, for good.
+
+    Args:
+        path: of the file.
+        threads: how many it may run from here on; with one, a query gives its rows in the same order every time.
+    """
+    if threads is not None:
+        connection.execute(f"SET threads = {threads}")
     if path is not None:
         connection.execute(f"SET allowed_paths = [{_text(path)}]")
     connection.execute("SET enable_external_access = false")
@@ -238,12 +299,16 @@ def _columns(connection: Any, source: str) -> list[tuple[str, str]]:
     return [(row[0], row[1]) for row in connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()]
 
 
-def check_statement(connection: Any, sql: str) -> str:
-    """The one SELECT in ``sql``, without what ends it.
+def check_statement(connection: Any, sql: str) -> Statement:
+    """The one SELECT in ``sql``.
 
     Raises:
         Wrong: it is something else, or reads something else; the text says what would be right.
     """
+    try:
+        sql.encode()
+    except UnicodeEncodeError:
+        raise Wrong("the query holds a lone surrogate, which is no character: write it without") from None
     try:
         statements = connection.extract_statements(sql)
     except duckdb.Error as error:
@@ -267,8 +332,40 @@ def check_statement(connection: Any, sql: str) -> str:
     parsed = json.loads(tree)
     if parsed.get("error"):
         raise Wrong(f"this SELECT cannot be used here: {str(parsed.get('error_message'))[:300]}")
-    _check_tree(parsed)
-    return text
+    _check_tree(parsed, lambda: _catalogue(connection))
+    return Statement(text, _loose(parsed))
+
+
+def _catalogue(connection: Any) -> set[str]:
+    """The names of DuckDB's own views, which a name without a schema may mean."""
+    return {str(row[0]).lower() for row in connection.execute("SELECT view_name FROM duckdb_views()").fetchall()}
+
+
+def _loose(tree: dict[str, Any]) -> str | None:
+    """Why the rows of a SELECT have no fixed order, as `Statement` has it.
+
+    DuckDB keeps the order of what it reads but where rows are joined, grouped or made distinct.
+    """
+    nodes = list(_nodes(tree))
+    if any(node.get("sample") or str(node.get("function_name", "")).lower() in _RANDOM for node in nodes):
+        return "random"
+    top = tree["statements"][0]["node"]
+    if any(modifier.get("type") == "ORDER_MODIFIER" for modifier in top.get("modifiers", ())):
+        return None
+    return "order" if any(map(_reorders, nodes)) else None
+
+
+def _reorders(node: dict[str, Any]) -> bool:
+    kind = node.get("type")
+    if kind == "SET_OPERATION_NODE":
+        return not (node.get("setop_type") == "UNION" and node.get("setop_all"))
+    return (
+        kind in ("JOIN", "PIVOT", "DISTINCT_MODIFIER", "RECURSIVE_CTE_NODE")
+        or node.get("class") in ("WINDOW", "SUBQUERY")
+        or bool(node.get("group_expressions"))
+        or bool(node.get("group_sets"))
+        or node.get("aggregate_handling") == "FORCE_AGGREGATES"
+    )
 
 
 _KINDS = {
@@ -277,13 +374,15 @@ _KINDS = {
 }  # fmt: skip
 
 
-def _check_tree(tree: dict[str, Any]) -> None:
+def _check_tree(tree: dict[str, Any], catalogue: Callable[[], set[str]]) -> None:
     nodes = list(_nodes(tree))
-    names = {"artifact"}
+    names: set[str] = set()
     for node in nodes:
         entries = node.get("cte_map")
         if isinstance(entries, dict):
             names |= {str(entry.get("key")).lower() for entry in entries.get("map", ())}
+    if names:  # one named like a view of DuckDB would let that through where the name means the view
+        names -= catalogue()
     for node in nodes:
         kind = node.get("type")
         if kind == "BASE_TABLE":
@@ -303,8 +402,9 @@ def _check_tree(tree: dict[str, Any]) -> None:
 
 def _check_table(node: dict[str, Any], names: set[str]) -> None:
     name, schema, catalogue = (str(node.get(key) or "") for key in ("table_name", "schema_name", "catalog_name"))
-    plain_name = name.lower() in names and re.fullmatch(r"[\w ]{1,100}", name) is not None
-    if plain_name and schema.lower() in ("", "main") and catalogue.lower() in ("", "memory"):
+    if name.lower() == "artifact" and schema.lower() in ("", "main") and catalogue.lower() in ("", "memory"):
+        return
+    if name.lower() in names and re.fullmatch(r"[\w ]{1,100}", name) is not None and not schema and not catalogue:
         return
     spelled = ".".join(part for part in (catalogue, schema, name) if part)[:80]
     raise Wrong(
@@ -327,7 +427,7 @@ class Rows:
     """The rows of a checked query, one after another.
 
     Args:
-        relation: what is asked. statement: from `check_statement`.
+        relation: what is asked. statement: its text, from `check_statement`.
     """
 
     def __init__(self, relation: Relation, statement: str) -> None:

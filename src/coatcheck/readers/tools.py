@@ -170,6 +170,7 @@ def search_tool(name: str, reading: str, max_chars: int) -> Tool[..., Any]:
             max_matches=max_matches,
             from_byte=from_byte,
             from_line=from_line,
+            max_chars=max_chars,
         )
         if found is None:
             raise ReaderError(await missing(ctx.artifacts))

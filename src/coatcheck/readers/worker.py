@@ -50,6 +50,12 @@ def main() -> None:
         reply = {"error": _time_text(request)}
     except _Wrong as error:
         reply = {"error": str(error)}
+    except ImportError:  # not installed: the status says so
+        raise
+    except RecursionError:
+        reply = {"error": "the query, or a value, is nested too deeply: write it flatter"}
+    except Exception as error:  # noqa: BLE001 - a library's, of a query that nobody foresaw; its text may hold anything
+        reply = {"error": f"the query cannot be evaluated ({type(error).__name__}): write it differently"}
     with open(said, "wb") as answer:
         answer.write(json.dumps(reply).encode())
     os._exit(0)
@@ -124,11 +130,12 @@ def _sql(request: dict[str, Any], out: BinaryIO | None) -> dict[str, Any]:
         head = os.pread(request["data"], _HEAD, 0)
         tail = os.pread(request["data"], _TAIL, max(request["size"] - _TAIL, 0))
         relation = sql.open_relation(connection, path, request["form"], head, tail, request["size"])
-        sql.shut_off(connection, path)
-        rows = sql.Rows(relation, statement)
+        # What is read page by page is evaluated anew for each: with several threads the rows would change places.
+        sql.shut_off(connection, path, threads=1 if out is None else None)
+        rows = sql.Rows(relation, statement.text)
         reply = _page(rows, request, clock) if out is None else _all_rows(rows, request, out)
         knows = "unnest" in request["query"].lower()
-        return {**reply, "note": None if knows else relation.note}
+        return {**reply, "note": None if knows else relation.note, "loose": statement.loose}
     except duckdb.InterruptException:
         raise _TimeUp from None
     except duckdb.OutOfMemoryException:

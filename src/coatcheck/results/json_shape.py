@@ -96,7 +96,7 @@ def _shape(top: Any, *, cheap: bool) -> dict[str, Any]:
     Args:
         cheap: what is below it is unread text, whose size is known.
     """
-    found: dict[str, Any] = {"type": _kind(top)}
+    found: dict[str, Any] = {"type": _kind_of_raw(top)}  # a long string is not opened
     fields = Fields()
     if type(top) is dict:
         found["keys"] = len(top)

@@ -226,7 +226,7 @@ class PlacementStep(Step):
             shared=shared,
             reader=self._pager,
             preview=rendered.head(chars) if chars and not rendered.blobs else None,
-            outline=outline_of(rendered.data, media_type) if chars else None,
+            outline=_outlined(lambda: outline_of(rendered.data, media_type)) if chars else None,
         )
 
     def _kind(self, tool: str) -> str:
@@ -301,7 +301,7 @@ class PlacementStep(Step):
             limit=limit,
             reader=self._pager,
             preview=head.head(chars) if chars and flow.gauge.is_text else None,
-            outline=None if outliner is None else outliner.outline(head.media_type),
+            outline=None if outliner is None else _outlined(lambda: outliner.outline(head.media_type)),
         )
 
     async def _attempt(
@@ -479,6 +479,15 @@ class _Pieces:
         if self._outliner is not None:
             self._outliner.feed(piece)
         return piece
+
+
+def _outlined(outline: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+    """An outline; ``None`` where it fails: it is an addition to a ticket, and no cause to place nothing."""
+    try:
+        return outline()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the ticket is right without
+        _log.warning("a ticket is without its outline, which failed (%s)", type(error).__name__)
+        return None
 
 
 def _label(outcome: Outcome) -> str:
