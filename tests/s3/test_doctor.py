@@ -282,7 +282,7 @@ async def test_a_check_that_hangs_is_failed_with_its_reason_and_the_others_go_on
     found = by_check(diagnosis)
     for check in ("copy", "copy-onto-itself"):
         assert found[check].verdict == "failed"
-        assert "did not answer within 1 seconds" in found[check].detail
+        assert "did not answer" in found[check].detail
     assert diagnosis.works
     assert {check: found[check].verdict for check in ("conditional-put", "small-parts", "throughput")} == {
         "conditional-put": "ok",

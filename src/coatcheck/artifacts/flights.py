@@ -57,7 +57,7 @@ class Put:
         self.words = words
         self.after = after
         self.begun = False
-        self.ended = anyio.Event()
+        self.ended: anyio.Event = anyio.Event()
         self.failure: UploadFailed | None = None
 
 
@@ -73,9 +73,9 @@ class Flight:
     def __init__(self, scope: Scope, data: bytes, meta: ArtifactMeta) -> None:
         self.scope = scope
         self.data = data
-        self.meta = meta
+        self.meta: ArtifactMeta = meta
         self.puts: deque[Put] = deque()
-        self.shield = anyio.CancelScope(shield=True)
+        self.shield: anyio.CancelScope = anyio.CancelScope(shield=True)
 
     def owe(self, meta: ArtifactMeta, words: PutWords, after: tuple[anyio.Event, ...]) -> bool:
         """Owe a put, or make the last one serve for this one, too, where it has not begun and needs nothing more.

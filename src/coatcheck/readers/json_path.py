@@ -42,7 +42,7 @@ _SCALAR_END = re.compile(rb"[ \t\r\n,\]}\[{\":]")
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _LEVELS = 6
 _NESTED = rb"(?!)"
-for _ in range(_LEVELS):
+for _level in range(_LEVELS):
     _NESTED = rb"[\[{](?:[^\"\[\]{}]++|" + _STRING + rb"|" + _NESTED + rb")*+[\]}]"
 # A whole member of an object and the comma behind it, where its value is not nested deeper than that.
 _MEMBER = re.compile(

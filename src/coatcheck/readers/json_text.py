@@ -44,8 +44,8 @@ class Text:
         self._ended = False
         self.given_up = False
         self._base = 0
-        self.data = b""
-        self.at = 0
+        self.data: bytes = b""
+        self.at: int = 0
 
     @property
     def offset(self) -> int:
@@ -146,7 +146,7 @@ class Skim:
         self._depth = 0
         self._in_string = False
         self._escaped = False
-        self.seen = 0
+        self.seen: int = 0
 
     def feed(self, piece: bytes) -> int | None:
         """Where in ``piece`` it is; ``None``: further on."""

@@ -137,7 +137,7 @@ class Scanner:
         self._step = max(min(_WORK // matcher.cost, _BLOCK), _SMALLEST_STEP)
         self._deadline = time.monotonic() + seconds
         self.given_up = False
-        self.timed_out = False
+        self.timed_out: bool = False
         self.hits: list[Hit] = []
         self.resume: tuple[int, int | None] | None = None
 

@@ -435,7 +435,7 @@ class Rows:
         self._statement = statement
         self._connection.execute(statement)
         described = self._connection.description or []
-        self.columns = list(
+        self.columns: list[tuple[str, str]] = list(
             zip(_unique([row[0] for row in described]), [str(row[1]) for row in described], strict=True)
         )
 
@@ -504,7 +504,7 @@ class Interrupter:
     def __init__(self, connection: Any, seconds: float) -> None:
         self._connection = connection
         self._deadline = time.monotonic() + seconds
-        self.up = False
+        self.up: bool = False
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:

@@ -119,8 +119,8 @@ class Fields:
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
-        self.left_out = 0
-        self.sampled = 0
+        self.left_out: int = 0
+        self.sampled: int = 0
         self._chars = 0
 
     def summary(self) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Multipart:
         self, requests: Requests, workers: Workers, abilities: Abilities, notices: Notices, key: str, id: str
     ) -> None:
         self.key = key
-        self.size = 0
+        self.size: int = 0
         self._requests = requests
         self._workers = workers
         self._abilities = abilities

@@ -67,7 +67,7 @@ class FaultProxy(anyio.AsyncContextManagerMixin):
         self._released = anyio.Event()
         self._changed = anyio.Event()
         self.requests: list[ProxyRequest] = []
-        self.peak_connections = 0
+        self.peak_connections: int = 0
         self.add(*faults)
 
     @property

@@ -208,9 +208,9 @@ class Body:
         self._chunked = bool(coding) and not empty
         if coding not in ("", "chunked") or not (length is None or _LENGTH.fullmatch(length)):
             raise Malformed
-        self.until_close = asked is not None and not empty and not coding and length is None
+        self.until_close: bool = asked is not None and not empty and not coding and length is None
         self._left = 0 if empty or coding else int(length or 0)
-        self.ended = not (self._chunked or self.until_close or self._left)
+        self.ended: bool = not (self._chunked or self.until_close or self._left)
 
     async def read(self, most: int) -> bytes:
         """Read 1 to ``most`` bytes of content; nothing where it has ended.
