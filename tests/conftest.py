@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import hypothesis
@@ -28,6 +29,11 @@ hypothesis.settings.load_profile("coatcheck")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Who started pytest under `nohup` or in the background of a script left it signals that are ignored, and a command
+    # that a test starts would inherit that; a test that sends one means a command of a terminal.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     # Hypothesis writes tables of its own beside the examples; they belong into the cache that is ignored already.
     if config.cache is not None:
         hypothesis.configuration.set_hypothesis_home_dir(config.cache.mkdir("hypothesis"))

@@ -459,7 +459,15 @@ def failing(monkeypatch: pytest.MonkeyPatch, at: int, code: int) -> Iterator[Cal
         yield lambda: struck > 0
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EACCES], ids=errno.errorcode.get)
+CODES = [
+    pytest.param(errno.ENOSPC, id="ENOSPC"),
+    pytest.param(errno.EIO, id="EIO"),
+    pytest.param(errno.EROFS, id="EROFS", marks=pytest.mark.slow),
+    pytest.param(errno.EACCES, id="EACCES", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("verb", ["put", "put again", "evict", "stream", "stream again", "delete", "list", "sweep"])
 async def test_one_call_of_the_system_that_fails_loses_nothing_and_leaves_nothing(
     root: Path, monkeypatch: pytest.MonkeyPatch, verb: str, code: int

@@ -81,6 +81,7 @@ async def test_it_keeps_every_law_around_a_memory_store_but_what_it_says(
         assert report.stale == (), str(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "declared"), [(cc.WriteBehind, {**DECLARED, **IN_FLIGHT}), (Settled, DECLARED)])
 async def test_it_keeps_every_law_around_a_directory_store_but_what_it_says(
     tmp_path: Path, kind: type[cc.WriteBehind], declared: dict[str, str]
