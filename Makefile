@@ -62,7 +62,7 @@ demo: $(READY) ## a session over files of this machine, one call for each kind o
 
 # Three parts at once: two that wait for servers and processes most of their time, and all the rest.
 SERVERS := tests/s3
-PROCESSES := tests/service tests/deploy tests/cli
+PROCESSES := tests/service tests/deploy tests/cli tests/readers tests/test_benchmarks.py
 
 test: $(READY) ## run the suite (ARGS="..." for pytest, PYTHON=... VENV=... for another interpreter)
 ifeq ($(strip $(ARGS)),)
