@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.s3._programs import Program, find_program, run
+from tests.s3._programs import DidNotStart, Program, find_program, run
 
 __all__ = ["prepare", "version"]
 
@@ -110,13 +111,14 @@ def prepare(folder: Path, stack: ExitStack, rados_port: int, port: int, user: tu
     )
     run(command("ceph-mon", "-i", "a", "--mkfs", "--monmap", monitors), folder)
     monitor = started("ceph-mon", "-i", "a", "-f")
-    run(command("ceph", "--connect-timeout", "20", "osd", "new", osd, "0"), folder)
+    _ask(command("ceph", "--connect-timeout", "20", "osd", "new", osd, "0"), folder)
     # The daemon would do this itself, and may ask the monitor before it knows the cluster's id, be refused, and end.
-    run(command("ceph", "osd", "crush", "add", "osd.0", "1", "root=default", "host=localhost"), folder)
+    _ask(command("ceph", "osd", "crush", "add", "osd.0", "1", "root=default", "host=localhost"), folder)
     run(command("ceph-osd", "-i", "0", "--mkfs", "--osd-uuid", osd), folder)
     daemon = started("ceph-osd", "-i", "0", "-f")
     # A gateway's command that finds no daemon may wait for one for ever.
-    daemon.wait(lambda: json.loads(run(command("ceph", "osd", "stat", "--format", "json"), folder))["num_up_osds"] == 1)
+    state = command("ceph", "osd", "stat", "--format", "json")
+    daemon.wait(lambda: json.loads(_ask(state, folder))["num_up_osds"] == 1)
     words = ["user", "create", "--uid=test", "--display-name=test"]
     run(
         command(
@@ -125,6 +127,18 @@ def prepare(folder: Path, stack: ExitStack, rados_port: int, port: int, user: tu
         folder,
     )
     return monitor, daemon, Program(command("radosgw", "-n", "client.rgw", "-f", "--no-mon-config"), folder)
+
+
+def _ask(words: list[str], folder: Path) -> str:
+    """Ask the monitor. It refuses what it is asked while it takes in a new map, now and then: such a question, each of
+    which may be asked twice, is asked again.
+    """
+    for _ in range(4):
+        try:
+            return run(words, folder)
+        except DidNotStart:
+            time.sleep(0.5)
+    return run(words, folder)
 
 
 def _path(name: str) -> str:
