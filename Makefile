@@ -51,11 +51,11 @@ UV_VERSION := 0.13.9
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
     --no-header --no-emit-index-url --no-emit-find-links --annotation-style line $(if $(UPGRADE),--upgrade)
 
-.PHONY: help demo test test-servers test-processes test-rest test-slow test-exhaustive servers check bench format lock clean
+.PHONY: help demo test test-servers test-processes test-rest test-slow test-slow-servers test-slow-rest test-exhaustive servers check bench format lock clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-	    while IFS='|' read -r target text; do printf '%-18s%s\n' "$$target" "$$text"; done
+	    while IFS='|' read -r target text; do printf '%-22s%s\n' "$$target" "$$text"; done
 
 demo: $(READY) ## a session over files of this machine, one call for each kind of outcome
 	@$(BIN)/coatcheck demo
@@ -81,7 +81,17 @@ test-rest:
 	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/rest $(patsubst %,--ignore=%,$(SERVERS) $(PROCESSES))
 
 test-slow: $(READY) ## run what the suite leaves out because it takes long (ARGS="..." for pytest)
+ifeq ($(strip $(ARGS)),)
+	@$(MAKE) --no-print-directory --jobs 2 --keep-going test-slow-servers test-slow-rest
+else
 	$(BIN)/python -m pytest -m "slow and not exhaustive" $(ARGS)
+endif
+
+test-slow-servers:
+	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/servers -m "slow and not exhaustive" $(SERVERS)
+
+test-slow-rest:
+	@$(BIN)/python -m pytest -o cache_dir=.pytest_cache/rest -m "slow and not exhaustive" $(SERVERS:%=--ignore=%)
 
 test-exhaustive: $(READY) ## run what takes half an hour: every step and request of the S3 store is failed and cancelled
 	$(BIN)/python -m pytest -m exhaustive $(ARGS)
