@@ -55,7 +55,7 @@ COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-	    while IFS='|' read -r target text; do printf '%-22s%s\n' "$$target" "$$text"; done
+	    while IFS='|' read -r target text; do printf '%-24s%s\n' "$$target" "$$text"; done
 
 demo: $(READY) ## a session over files of this machine, one call for each kind of outcome
 	@$(BIN)/coatcheck demo
