@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from coatcheck.artifacts.meta import PutResult
 from coatcheck.artifacts.notices import EvictionFailed, Notice, UploadLeft
 from coatcheck.decision import Moment, Verdict
 from coatcheck.effects.state import Move
@@ -49,6 +50,7 @@ __all__ = [
     "ToolStarted",
     "TurnOpened",
     "event_of",
+    "events_of_put",
 ]
 
 
@@ -387,3 +389,36 @@ AnyEvent: TypeAlias = (
     | StoreUploadFailed
     | StoreUploadLeft
 )
+
+
+def events_of_put(
+    result: PutResult, *, origin: dict[str, str], parents: tuple[str, ...], **about: Any
+) -> tuple[Event, ...]:
+    """What a put is told as: each artifact that made room for it, and the one that was minted.
+
+    Args:
+        result: what the store said.
+        origin: the origin of the artifact in this call, which may not be the one that made it.
+        parents: the refs from which it was made in this call.
+        about: the fields that every event of the call has.
+    """
+    meta = result.meta
+    return (
+        *(
+            ArtifactExpired(**about, ref=swept.ref, kind=swept.kind, bytes=swept.bytes, reason=swept.reason)
+            for swept in result.swept
+        ),
+        ArtifactMinted(
+            **about,
+            ref=meta.ref,
+            kind=meta.kind,
+            media_type=meta.media_type,
+            bytes=meta.bytes,
+            digest=meta.digest,
+            created=result.created,
+            label=meta.label,
+            expires_at=meta.expires_at,
+            origin=origin,
+            parents=parents,
+        ),
+    )

@@ -24,7 +24,7 @@ from coatcheck.errors import (
     StoreError,
     UnknownParent,
 )
-from coatcheck.events import ArtifactExpired, ArtifactMinted, ArtifactRefused, ArtifactResolved, Event, ToolProgress
+from coatcheck.events import ArtifactRefused, ArtifactResolved, Event, ToolProgress, events_of_put
 
 __all__ = ["Artifacts", "ToolContext", "refusal_reason"]
 
@@ -207,24 +207,8 @@ class Artifacts:
             self._call.emit(event)
 
     def _minted(self, result: PutResult, origin: dict[str, str], parents: Sequence[str]) -> None:
-        about, meta = self._about(), result.meta
-        for swept in result.swept:
-            self._emit(ArtifactExpired(**about, ref=swept.ref, kind=swept.kind, bytes=swept.bytes, reason=swept.reason))
-        self._emit(
-            ArtifactMinted(
-                **about,
-                ref=meta.ref,
-                kind=meta.kind,
-                media_type=meta.media_type,
-                bytes=meta.bytes,
-                digest=meta.digest,
-                created=result.created,
-                label=meta.label,
-                expires_at=meta.expires_at,
-                origin=origin,
-                parents=tuple(dict.fromkeys(parents)),
-            )
-        )
+        for event in events_of_put(result, origin=origin, parents=tuple(dict.fromkeys(parents)), **self._about()):
+            self._emit(event)
 
     def _found(self, via: Any, ref: object, meta: ArtifactMeta | None) -> None:
         if meta is None:

@@ -34,7 +34,7 @@ from coatcheck.errors import (
     StoreError,
     UnknownParent,
 )
-from coatcheck.events import ArtifactExpired, ArtifactMinted, ArtifactRefused
+from coatcheck.events import ArtifactRefused, events_of_put
 from coatcheck.flow import Ended, Flow, flow_of, settled
 from coatcheck.outcome import Inline, Outcome, Placed, carried, rendered_of, size_of
 from coatcheck.results.binary import MAX_ATTACHED_BYTES, Blob, may_hold_binary, replace_blobs
@@ -436,25 +436,9 @@ class PlacementStep(Step):
     ) -> None:
         if call.emit is None:
             return
-        about: dict[str, Any] = {"tool": outcome.tool, "call_id": outcome.call_id, "turn": call.turn}
-        for swept in result.swept:
-            call.emit(ArtifactExpired(**about, ref=swept.ref, kind=swept.kind, bytes=swept.bytes, reason=swept.reason))
-        meta = result.meta
-        call.emit(
-            ArtifactMinted(
-                **about,
-                ref=meta.ref,
-                kind=meta.kind,
-                media_type=meta.media_type,
-                bytes=meta.bytes,
-                digest=meta.digest,
-                created=result.created,
-                label=meta.label,
-                expires_at=meta.expires_at,
-                origin=origin,
-                parents=parents,
-            )
-        )
+        about = {"tool": outcome.tool, "call_id": outcome.call_id, "turn": call.turn}
+        for event in events_of_put(result, origin=origin, parents=parents, **about):
+            call.emit(event)
 
 
 class _Pieces:
