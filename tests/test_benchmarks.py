@@ -17,6 +17,7 @@ QUICKLY = {
     "placement": ["--quick"],
     "revisions": ["--rounds", "1", "--slots", "1"],
     "s3": ["--quick"],
+    "search": ["--quick"],
     "server": ["--quick"],
     "store_size": ["--quick"],
     "streams": ["--quick"],

@@ -23,6 +23,7 @@ from coatcheck.artifacts import directory as directory_module
 from coatcheck.artifacts.blocks import BLOCK_BYTES
 from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.meta import Swept
+from coatcheck.artifacts.ranged import READ_BYTES
 from coatcheck.artifacts.ref import digest_of, make_ref
 from coatcheck.artifacts.staging import Held, Staging
 from coatcheck.artifacts.workers import Abandoned
@@ -530,7 +531,12 @@ async def test_a_part_is_read_without_what_is_before_it(store: DirectoryStore, m
     assert asked == [(BLOCK_BYTES + 1, 4)]
     asked.clear()
     assert await read(store, ref, 5) == WHOLE[5:]
-    assert [at for at, _ in asked] == [5, BLOCK_BYTES + 5, 2 * BLOCK_BYTES + 5][: len(asked)]
+    assert asked == [(5, len(WHOLE) - 5)], "no more than is there, and all of it at once"
+    asked.clear()
+    long = (await stream(store, *LARGE, *LARGE)).meta.ref
+    assert await read(store, long, 5) == (WHOLE * 2)[5:]
+    assert [at for at, _ in asked] == [5, READ_BYTES + 5, 2 * READ_BYTES + 5][: len(asked)]
+    assert len(asked) > 1
     for start, end in ((0, 0), (7, 7), (len(WHOLE), None), (len(WHOLE) + 9, len(WHOLE) + 99)):
         asked.clear()
         assert await read(store, ref, start, end) == b""
@@ -581,15 +587,16 @@ async def test_a_payload_of_another_size_is_never_opened(store: DirectoryStore, 
 async def test_a_payload_that_is_cut_while_it_is_read_is_an_error_and_no_silent_end(
     store: DirectoryStore, root: Path
 ) -> None:
-    meta = (await stream(store, *LARGE)).meta
+    whole = WHOLE * 2  # more than is read at once
+    meta = (await stream(store, *LARGE, *LARGE)).meta
     for start in (0, 1):
         async with store.open(SCOPE, meta.ref, start) as reader:
             assert reader is not None
             await anext(aiter(reader))
-            os.truncate(place(root, meta.ref) / "data", BLOCK_BYTES)
-            with pytest.raises(IntegrityError, match=rf"expected {len(WHOLE)} bytes"):
+            os.truncate(place(root, meta.ref) / "data", READ_BYTES)
+            with pytest.raises(IntegrityError, match=rf"expected {len(whole)} bytes"):
                 await reader.read()
-        write_bytes(place(root, meta.ref) / "data", WHOLE)
+        write_bytes(place(root, meta.ref) / "data", whole)
 
 
 async def test_a_damaged_meta_is_an_error_and_what_is_not_there_is_none(store: DirectoryStore, root: Path) -> None:

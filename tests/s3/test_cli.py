@@ -219,7 +219,7 @@ def test_the_battery_runs_on_a_server_from_a_command_line_and_leaves_nothing(
     cases = ["put-head-get", "verified-get", "lost-payload"]
     only = [word for case in cases for word in ("--only", case)]
     done = battery(place, tmp_path, "--backend", backend, *only)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
     lines = done.stdout.splitlines()
     assert sorted(line.split()[1] for line in lines[:-1]) == sorted(cases)
     assert {line.split()[0] for line in lines[:-1]} == {"passed"}

@@ -259,3 +259,47 @@ async def test_a_pointer_that_somebody_forged_leads_into_no_other_scope(place: P
                 await opened(store, ref, 0, 6, scope=SCOPE)
             await store.delete(SCOPE, ref)
             assert await opened(store, theirs, scope=scope_of("victim")) == b"somebody else's"
+
+
+@pytest.mark.parametrize("lies_apart", [True, False])
+async def test_what_another_replica_deleted_is_absent_also_where_it_was_just_read(
+    place: Place, lies_apart: bool
+) -> None:
+    async with store_at(place) as store, store_at(place) as replica:
+        ref = (await (stream(store) if lies_apart else put(store, LARGE[:9_000]))).meta.ref
+        assert await opened(store, ref, 5_000, 5_009, scope=SCOPE) == LARGE[5_000:5_009]
+        await replica.delete(SCOPE, ref)
+        assert await opened(store, ref, 5_000, 5_009, scope=SCOPE) is None
+        again = await (stream(replica) if lies_apart else put(replica, LARGE[:9_000]))
+        assert again.created
+        assert await opened(store, ref, 5_000, 5_009, scope=SCOPE) == LARGE[5_000:5_009]
+
+
+async def test_what_expires_is_absent_also_where_it_was_just_read(place: Place, clock: ManualClock) -> None:
+    async with store_at(place, clock, ttl=TTL) as store:
+        ref = (await stream(store)).meta.ref
+        assert await opened(store, ref, 5_000, 5_009, scope=SCOPE) == LARGE[5_000:5_009]
+        clock.advance(TTL)
+        assert await opened(store, ref, 5_000, 5_009, scope=SCOPE) is None
+
+
+async def test_a_reader_follows_a_pointer_that_another_replica_moved(place: Place, clock: ManualClock) -> None:
+    budgets: dict[str, Any] = {"max_count": 5, "min_age": timedelta(seconds=60)}
+    async with store_at(place, clock, **budgets) as store, store_at(place, clock, **budgets) as replica:
+        ref = (await stream(store)).meta.ref
+        [old] = data_objects(place)
+        assert await opened(store, ref, 5_000, 5_009, scope=SCOPE) == LARGE[5_000:5_009]
+        clock.advance(60)
+        await stream(replica)
+        raw_delete(place, old)
+        assert await opened(store, ref, 5_000, 5_009, scope=SCOPE) == LARGE[5_000:5_009]
+
+
+async def test_what_lies_at_a_remembered_place_and_has_another_size_is_looked_for_anew(place: Place) -> None:
+    async with store_at(place) as store:
+        ref = (await stream(store)).meta.ref
+        [data] = data_objects(place)
+        assert await opened(store, ref, 5_000, 5_009, scope=SCOPE) == LARGE[5_000:5_009]
+        raw_put(place, data, b"x" * 9_000)
+        with pytest.raises(IntegrityError, match="expected 5247201 bytes"):
+            await opened(store, ref, 5_000, 5_009, scope=SCOPE)

@@ -10,6 +10,7 @@ import anyio
 import pytest
 
 from coatcheck import S3Store
+from coatcheck.artifacts.s3 import places
 from coatcheck.testing.proxy import FaultProxy, ProxyRequest, answer
 from coatcheck.testing.trial import ManualClock, Source
 from tests.s3._laws import LARGE, MIB, PART, SCOPE, TTL, asked, opened, others, put, scope_of, store_at, stream
@@ -154,10 +155,25 @@ async def test_a_pointer_takes_a_look_and_a_request_more(place: Place) -> None:
         assert asked(proxy) == {"get_object": 2}
         await opened(store, ref, scope=SCOPE)
         assert asked(proxy) == {"get_object": 2}
-        await opened(store, ref, MIB, 2 * MIB, scope=SCOPE)
-        assert asked(proxy) == {"get_object": 1, "head_object": 1}
         await store.delete(SCOPE, ref)
         assert asked(proxy) == {"head_object": 1, "delete_object": 2}
+
+
+@pytest.mark.parametrize("lies_apart", [True, False])
+async def test_who_reads_one_part_after_another_asks_once_where_it_is(
+    place: Place, monkeypatch: pytest.MonkeyPatch, lies_apart: bool
+) -> None:
+    async with counted(place) as (store, proxy):
+        ref = (await (stream(store) if lies_apart else put(store, LARGE[:MIB]))).meta.ref
+        asked(proxy)
+        for start in (1_000, 2_000, 0, 3_000):
+            assert await opened(store, ref, start, start + 9, scope=SCOPE) == LARGE[start : start + 9]
+        assert asked(proxy) == {"head_object": 1, "get_object": 4}
+        assert await opened(store, ref, scope=scope_of("another")) is None
+        assert asked(proxy) == {"get_object": 1}, "in another scope it is nowhere"
+        monkeypatch.setattr(places, "_LONGEST", -1.0)
+        await opened(store, ref, 1_000, 1_009, scope=SCOPE)
+        assert asked(proxy) == {"head_object": 1, "get_object": 1}, "it is asked again after a moment"
 
 
 async def test_a_malformed_ref_asks_nothing(place: Place) -> None:

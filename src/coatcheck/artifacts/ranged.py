@@ -7,13 +7,15 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from coatcheck.artifacts.blocks import BLOCK_BYTES
 from coatcheck.artifacts.meta import ArtifactMeta
 from coatcheck.artifacts.staging import Held
 from coatcheck.artifacts.workers import Abandoned
 from coatcheck.errors import IntegrityError
 
-__all__ = ["Chunks"]
+__all__ = ["READ_BYTES", "Chunks"]
+
+READ_BYTES = 1 << 21
+"""What is read at once: every read is a way to a thread and back, which takes as long as a megabyte."""
 
 _RunInThread = Callable[[Callable[[], Any]], Awaitable[Any]]
 
@@ -58,7 +60,7 @@ class Chunks(AsyncIterator[bytes]):
         return block
 
     def _read(self, descriptor: int) -> tuple[bytes, Any]:
-        block = os.pread(descriptor, min(BLOCK_BYTES, self._end - self._at), self._at)
+        block = os.pread(descriptor, min(READ_BYTES, self._end - self._at), self._at)
         if not block:
             raise IntegrityError(self._meta.ref, f"{self._meta.bytes} bytes", f"{self._at} bytes")
         if self._hash is None:

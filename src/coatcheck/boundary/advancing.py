@@ -19,9 +19,9 @@ from typing import Any
 import anyio
 import anyio.to_thread
 
-from coatcheck.boundary.loops import Loop
 from coatcheck.boundary.slots import RunningThreads, Slots
 from coatcheck.dispatch import is_stray
+from coatcheck.loops import Loop
 from coatcheck.results.streams import Content
 
 __all__ = ["Advance", "AsyncAdvance", "ThreadAdvance"]

@@ -18,8 +18,8 @@ import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
 
-from coatcheck.boundary.loops import Loop
 from coatcheck.dispatch import Limit
+from coatcheck.loops import Loop
 
 __all__ = ["RunningThreads", "Slots"]
 

@@ -12,9 +12,8 @@ Laws:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
-
-from anyio import to_thread
 
 from coatcheck.artifacts.meta import ArtifactMeta
 from coatcheck.readers.answers import (
@@ -30,8 +29,9 @@ from coatcheck.readers.answers import (
 from coatcheck.readers.characters import decode
 from coatcheck.readers.matching import make_matcher
 from coatcheck.readers.refs import Opener, ReaderError
-from coatcheck.readers.scanning import SECONDS, Hit, Scanner, counter
+from coatcheck.readers.scanning import SECONDS, Hit, Scanner
 from coatcheck.results.binary import is_textual
+from coatcheck.threads import Thread, Work
 
 __all__ = [
     "DEFAULT_MAX_MATCHES",
@@ -129,7 +129,6 @@ async def search(
         scanner = Scanner(matcher, max_matches, offset=from_byte, line=line, seconds=seconds)
         more = False
         if textual:
-            scanner.count = await to_thread.run_sync(counter, meta.bytes)
             more = await _scan(aiter(reader), scanner, last=meta.bytes <= middle)
     if more and meta.bytes > middle:
         async with open_(middle, None) as reader:
@@ -154,7 +153,9 @@ async def search(
 
 
 async def _scan(chunks: AsyncIterator[bytes], scanner: Scanner, *, last: bool) -> bool:
-    """Search some chunks, a few megabytes at a time; False once no more is wanted."""
+    """Search some chunks, a few megabytes at a time, while the next ones are read; False once no more is wanted."""
+    thread = Thread()
+    searched: Work[bool] | None = None
     waiting: list[bytes] = []
     size = 0
     try:
@@ -162,13 +163,18 @@ async def _scan(chunks: AsyncIterator[bytes], scanner: Scanner, *, last: bool) -
             waiting.append(chunk)
             size += len(chunk)
             if size >= _BLOCK:
-                if not await to_thread.run_sync(_feed, scanner, waiting, False, abandon_on_cancel=True):
+                if searched is not None and not await searched.result():
                     return False
+                searched = thread.do(partial(_feed, scanner, waiting, False))
                 waiting, size = [], 0
-        return await to_thread.run_sync(_feed, scanner, waiting, last, abandon_on_cancel=True)
+        if searched is not None and not await searched.result():
+            return False
+        return await thread.do(partial(_feed, scanner, waiting, last)).result()
     except BaseException:
         scanner.given_up = True  # its thread goes no further than the next few lines
         raise
+    finally:
+        thread.close()
 
 
 def _feed(scanner: Scanner, chunks: list[bytes], last: bool) -> bool:

@@ -198,7 +198,7 @@ class _Prefixes(_Shared[str]):
     async def overwrite(self, store: ArtifactStore, scope: Scope, ref: str, data: bytes | None) -> None:
         requests, key = await self._requests(), await self._key(store, scope, ref)
         async with requests.fetch(key) as fetched:
-            text, body = fetched.found.text, await requests.read(fetched.body)
+            text, body = fetched.found.text, await requests.read_all(fetched.body, fetched.found.size)
         content = body[::-1] if data is None else data
         said = {"text": text, "content_type": "application/octet-stream"}
         await requests.put(key, Body([content], hashlib.sha256(content).hexdigest()), **said)

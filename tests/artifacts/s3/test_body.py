@@ -15,7 +15,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coatcheck.artifacts.s3.body import PIECE_BYTES, Body, Hasher, Part, Parts, base64_of, hash_of, summed_up
+from coatcheck.artifacts.s3.body import (
+    PIECE_BYTES,
+    SENT_BYTES,
+    Body,
+    Hasher,
+    Part,
+    Parts,
+    base64_of,
+    hash_of,
+    summed_up,
+)
 from coatcheck.artifacts.s3.upload import part_bytes
 from coatcheck.artifacts.workers import Workers
 from coatcheck.errors import InvalidArtifact
@@ -152,7 +162,36 @@ async def test_a_source_that_never_waits_lets_the_other_tasks_have_their_turns()
         group.cancel_scope.cancel()
 
 
-@given(st.lists(st.binary(min_size=1, max_size=9) | st.just(b"p" * (2 * PIECE_BYTES + 1)), max_size=5))
+@pytest.mark.anyio
+async def test_a_server_that_takes_all_at_once_lets_the_other_tasks_have_their_turns() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await anyio.lowlevel.checkpoint()
+            turns += 1
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(other)
+        sent = [piece async for piece in Body([bytes(5 * SENT_BYTES), b"the end"], None)]
+        group.cancel_scope.cancel()
+    assert len(sent) == 6
+    assert turns >= 3, "about one between two pieces"
+
+
+@pytest.mark.anyio
+async def test_large_chunks_are_joined_by_the_megabyte_and_no_larger_than_a_part() -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for number in range(160):
+            yield bytes([number]) * (1 << 16)
+
+    parts = Parts(chunks(), lambda size: None)
+    assert [len(piece) for piece in await parts.next(5 << 20)] == [2 << 20, 2 << 20, 1 << 20]
+    assert [len(piece) for piece in await parts.next(9 << 20)] == [2 << 20, 2 << 20, 1 << 20]
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9) | st.just(b"p" * (2 * SENT_BYTES + 1)), max_size=5))
 def test_a_body_is_sent_again_from_its_start_piece_by_piece(pieces: list[bytes]) -> None:
     async def sent() -> None:
         body = Body(pieces, None)
@@ -165,7 +204,7 @@ def test_a_body_is_sent_again_from_its_start_piece_by_piece(pieces: list[bytes])
             body.seek(0)
             came = [piece async for piece in body]
             assert b"".join(came) == whole
-            assert all(0 < len(piece) <= PIECE_BYTES for piece in came)
+            assert all(0 < len(piece) <= SENT_BYTES for piece in came)
         assert await body.read() == whole
 
     anyio.run(sent)

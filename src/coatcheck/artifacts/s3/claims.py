@@ -58,7 +58,7 @@ async def make_claim(store: S3Store, name: str) -> bool:
     async with opened.requests.fetch(key) as fetched:
         if fetched is None:
             raise StoreUnavailable(f"S3 could not {task}: one is there, and cannot be read; is it being removed?")
-        return await opened.requests.read(fetched.body, 2 * len(word)) == word
+        return await opened.requests.read_all(fetched.body, 2 * len(word)) == word
 
 
 async def race_for_claims(store: S3Store) -> Race:

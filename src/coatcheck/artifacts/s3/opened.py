@@ -13,6 +13,7 @@ from coatcheck.artifacts.s3.abilities import Abilities, learn_abilities
 from coatcheck.artifacts.s3.body import Body
 from coatcheck.artifacts.s3.client import opened_client
 from coatcheck.artifacts.s3.keys import Generations, Keys
+from coatcheck.artifacts.s3.places import Places
 from coatcheck.artifacts.s3.remembered import Remembered
 from coatcheck.artifacts.s3.requests import Requests
 from coatcheck.artifacts.s3.settings import S3Settings
@@ -47,6 +48,7 @@ class Opened:
         self.requests: Requests = requests
         self.keys: Keys = Keys(settings.prefix, Generations(generation_seconds))
         self.records: Remembered = Remembered()
+        self.places: Places = Places()
         self._settings = settings
         self._established = established
         self._abilities: Abilities | None = None
@@ -107,7 +109,7 @@ async def _read_marker(requests: Requests, key: str) -> _Marker | None:
     async with requests.fetch(key) as fetched:
         if fetched is None:
             return None
-        content = await requests.read(fetched.body, _LONGEST_MARKER)
+        content = await requests.read_all(fetched.body, _LONGEST_MARKER)
     try:
         return msgspec.json.decode(content, type=_Marker)
     except (msgspec.MsgspecError, RecursionError):

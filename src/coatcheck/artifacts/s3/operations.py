@@ -56,7 +56,10 @@ class Operations:
             if found is not None:
                 await scan.remove(self.opened, key, Record.decode(ref, found.text), _DELETE)
 
-        await gathered(withdraw, keys.generations.deletable(now))
+        try:
+            await gathered(withdraw, keys.generations.deletable(now))
+        finally:
+            self.opened.places.forget(segments, ref)
 
     async def living(self, segments: Segments, now: datetime) -> list[ArtifactMeta]:
         """The metas of a scope's unexpired artifacts."""

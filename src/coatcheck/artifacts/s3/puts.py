@@ -32,7 +32,8 @@ from coatcheck.artifacts.s3.errors import Refusal
 from coatcheck.artifacts.s3.keys import LONGEST_STREAM, Segments
 from coatcheck.artifacts.s3.opened import Opened
 from coatcheck.artifacts.s3.parallel import gathered, unstopped
-from coatcheck.artifacts.s3.reads import There, find
+from coatcheck.artifacts.s3.places import There
+from coatcheck.artifacts.s3.reads import find
 from coatcheck.artifacts.s3.record import POINTER, Record
 from coatcheck.artifacts.s3.requests import Found
 from coatcheck.artifacts.s3.scan import evict
@@ -327,6 +328,7 @@ class Puts:
         return Record(meta, last_put=now), now
 
     async def _stored(self, segments: Segments, meta: ArtifactMeta, now: datetime, *, created: bool) -> PutResult:
+        self._opened.places.forget(segments, meta.ref)
         swept: tuple[Swept, ...] = ()
         if self._min_age is not None:
             try:
@@ -358,7 +360,7 @@ class Puts:
             yield waited
 
     def _upload(self, key: str, *, text: str | None, content_type: str) -> AbstractAsyncContextManager[Multipart]:
-        return opened_upload(self._opened, self._workers, self._notices, key, text=text, content_type=content_type)
+        return opened_upload(self._opened, self._notices, key, text=text, content_type=content_type)
 
     async def _pour(self, upload: Multipart, next_part: NextPart, hasher: Hasher | None) -> None:
         await pour(
@@ -403,7 +405,7 @@ def content_type(media_type: str) -> str:
 
 def _parts_of(payload: _Payload) -> NextPart:
     """The parts of a payload that is at hand."""
-    whole = b"".join(payload.pieces)
+    whole = memoryview(payload.pieces[0] if len(payload.pieces) == 1 else b"".join(payload.pieces))
     at = 0
 
     async def next_part(size: int) -> Pieces:

@@ -6,25 +6,24 @@ ended; a read of the whole payload is compared with its digest; and leaving earl
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 
 import anyio
-from anyio import to_thread
 
 from coatcheck.artifacts.meta import ArtifactMeta
+from coatcheck.artifacts.s3.body import Hasher
 from coatcheck.artifacts.s3.requests import Fetched, Requests
 from coatcheck.errors import IntegrityError, StoreUnavailable
+from coatcheck.threads import Thread, Work
 
 __all__ = ["Chunks", "Gone"]
 
 _CHUNK = 1 << 18
-_BATCH = 1 << 20  # bytes that are hashed at once, in a thread, beside the reading
-_MOST_BEHIND = 4  # batches
+_BATCH = 1 << 21  # bytes that are hashed at once, in a thread, beside the reading
+_MOST_BEHIND = 2  # batches
 _ATTEMPTS = 5
 _LONGEST_PAUSE = 2.0  # seconds
 
@@ -163,47 +162,42 @@ class Digest:
     """The digest of what is read, made in a thread while more of it is read."""
 
     def __init__(self) -> None:
-        self._hash = hashlib.sha256()
+        self._hasher = Hasher()
         self._batch: list[bytes] = []
         self._size = 0
-        self._thread: ThreadPoolExecutor | None = None
-        self._behind: deque[Future[None]] = deque()
+        self._thread: Thread | None = None
+        self._behind: deque[Work[None]] = deque()
 
     def add(self, chunk: bytes) -> None:
         """Take in the next chunk, after `ready`."""
         self._batch.append(chunk)
         self._size += len(chunk)
         if self._size >= _BATCH:
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, "coatcheck-digest")
-            batch, self._batch, self._size = self._batch, [], 0
-            self._behind.append(self._thread.submit(self._take, batch))
+            self._hand_over()
 
     async def ready(self) -> None:
         """Wait until not too much is behind. The thread has work all the while."""
-        await self._wait(_MOST_BEHIND)
+        while self._behind and (len(self._behind) > _MOST_BEHIND or self._behind[0].is_done):
+            await self._behind[0].result()
+            self._behind.popleft()
 
     async def finish(self) -> str:
         """The digest of all that was taken in."""
-        await self._wait(0)
-        batch, self._batch, self._size = self._batch, [], 0
-        if batch:
-            await to_thread.run_sync(self._take, batch)
+        if self._batch:
+            self._hand_over()
+        for work in self._behind:
+            await work.result()
         self.close()
-        return f"sha256:{self._hash.hexdigest()}"
+        return f"sha256:{self._hasher.hexdigest}"
 
     def close(self) -> None:
         """Let the thread go; it ends by itself."""
         if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
-            self._thread = None
+            self._thread.close()
 
-    async def _wait(self, most: int) -> None:
-        while self._behind and (len(self._behind) > most or self._behind[0].done()):
-            if not self._behind[0].done():
-                await to_thread.run_sync(self._behind[0].exception, abandon_on_cancel=True)
-            self._behind.popleft()
-
-    def _take(self, batch: list[bytes]) -> None:
-        for chunk in batch:
-            self._hash.update(chunk)
+    def _hand_over(self) -> None:
+        if self._thread is None:
+            self._thread = Thread()
+        batch, self._batch, self._size = self._batch, [], 0
+        # Joined, the thread has to be given the interpreter once for all of them; see `body`.
+        self._behind.append(self._thread.do(lambda: self._hasher.update(b"".join(batch))))

@@ -7,41 +7,20 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 
-import msgspec
-
 from coatcheck.artifacts.meta import Artifact, ArtifactMeta, check_range
 from coatcheck.artifacts.port import ArtifactReader
 from coatcheck.artifacts.ref import is_ref
 from coatcheck.artifacts.retention import is_expired
-from coatcheck.artifacts.s3.keys import Keys, Segments
+from coatcheck.artifacts.s3.keys import Segments
 from coatcheck.artifacts.s3.opened import Opened
+from coatcheck.artifacts.s3.places import There
 from coatcheck.artifacts.s3.reader import Chunks
 from coatcheck.artifacts.s3.record import POINTER, Record
-from coatcheck.artifacts.s3.requests import Fetched, Found
+from coatcheck.artifacts.s3.requests import Fetched
 from coatcheck.artifacts.workers import Workers
 from coatcheck.errors import IntegrityError, StoreUnavailable
 
-__all__ = ["There", "find", "get", "head", "open_payload"]
-
-
-class There(msgspec.Struct, frozen=True):
-    """The object that a ref leads to, living or not.
-
-    Attributes:
-        record: what it says of itself; ``None``: nothing that can be trusted.
-        found: the object. generation: of its key.
-    """
-
-    key: str
-    generation: int | None
-    found: Found
-    record: Record | None
-
-    def payload_key(self, keys: Keys) -> str:
-        """Where its payload is."""
-        if self.record is None or self.record.data is None:
-            return self.key
-        return keys.data_beside(self.key, self.record.data)
+__all__ = ["find", "get", "head", "open_payload"]
 
 
 async def find(
@@ -87,7 +66,7 @@ async def _whole(opened: Opened, meta: ArtifactMeta, fetched: Fetched) -> bytes 
     """All of a body; ``None``: it broke off, and has to be read again."""
     _check_size(meta, fetched)
     try:
-        data = await opened.requests.read(fetched.body, size=meta.bytes)
+        data = await opened.requests.read_all(fetched.body, meta.bytes)
     except StoreUnavailable:
         return None
     return data if len(data) == meta.bytes else None
@@ -97,18 +76,49 @@ async def _whole(opened: Opened, meta: ArtifactMeta, fetched: Fetched) -> bytes 
 async def open_payload(
     opened: Opened, segments: Segments, ref: str, start: int, end: int | None, now: datetime
 ) -> AsyncIterator[ArtifactReader | None]:
-    """An artifact's payload, or a part of it: in one request, if the object holds the payload itself."""
+    """An artifact's payload, or a part of it: in one request, if the object holds the payload itself, or it is known
+    where the payload is.
+    """
     async with AsyncExitStack() as stack:
-        there, body = await _opened(opened, segments, ref, start, end, now, stack)
+        there, body = await _reopened(opened, segments, ref, start, end, now, stack)
+        if there is None:
+            there, body = await _opened(opened, segments, ref, start, end, now, stack)
         record = _living(there, ref, now)
         if there is None or record is None:
             yield None
             return
         if body is not None:
             _check_size(record.meta, body)
+        opened.places.keep(segments, ref, there)
         adopted = None if body is None else (body, stack.pop_all())
         async with _reading(opened, segments, there, record, start, end, now, adopted) as reader:
             yield reader
+
+
+async def _reopened(
+    opened: Opened,
+    segments: Segments,
+    ref: str,
+    start: int,
+    end: int | None,
+    now: datetime,
+    stack: AsyncExitStack,
+) -> tuple[There | None, Fetched | None]:
+    """Where the payload was a moment ago, and its body, which ``stack`` closes; ``None``: it has to be looked for."""
+    there = opened.places.get(segments, ref)
+    if there is None or there.record is None or is_expired(there.record.meta.expires_at, now):
+        return None, None
+    meta = there.record.meta
+    first, last = check_range(start, end, meta.bytes)
+    if first == last:
+        return None, None
+    async with AsyncExitStack() as attempt:
+        body = await attempt.enter_async_context(opened.requests.fetch(there.payload_key(opened.keys), first, last))
+        if body is not None and body.found.size == meta.bytes:
+            stack.push_async_exit(attempt.pop_all())
+            return there, body
+    opened.places.forget(segments, ref)
+    return None, None
 
 
 @asynccontextmanager

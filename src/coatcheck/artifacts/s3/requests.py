@@ -215,19 +215,31 @@ class Requests:
         finally:
             self._bodies.release_on_behalf_of(reading)
 
-    async def read(self, body: _Readable, most: int = -1, *, size: int = 0) -> bytes:
-        """The next bytes of a body; nothing: it has ended.
+    async def read(self, body: _Readable, most: int) -> bytes:
+        """The next bytes of a body, as they come; nothing: it has ended.
 
-        Args:
-            most: so many at most; -1: all of it. size: how many are expected, which take time.
+        The transport has a timeout for silence. A deadline of ours as well would cost as much as a piece does.
 
         Raises:
             StoreUnavailable: it broke off, or nothing came in time.
         """
-        task = "read an artifact"
-        with self._deadline(task, self.timeout + size / _SLOWEST), self._edge(task):
+        with self._edge("read an artifact"):
             return await body.read(most)
         raise AssertionError("unreachable")
+
+    async def read_all(self, body: _Readable, most: int) -> bytes:
+        """What is left of a body, ``most`` bytes of it at most.
+
+        Raises:
+            StoreUnavailable: it broke off, or did not come in time.
+        """
+        task = "read an artifact"
+        pieces: list[bytes] = []
+        with self._deadline(task, self.timeout + most / _SLOWEST), self._edge(task):
+            while most > 0 and (piece := await body.read(most)):
+                pieces.append(piece)
+                most -= len(piece)
+        return b"".join(pieces)
 
     async def delete(self, key: str, task: str = "delete an artifact") -> None:
         """Remove an object. Where there is none, nothing happens."""

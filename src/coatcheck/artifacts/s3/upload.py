@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -26,8 +27,8 @@ from coatcheck.artifacts.s3.errors import Refusal
 from coatcheck.artifacts.s3.opened import Opened
 from coatcheck.artifacts.s3.parallel import unstopped
 from coatcheck.artifacts.s3.requests import Requests
-from coatcheck.artifacts.workers import Workers
 from coatcheck.errors import StoreUnavailable
+from coatcheck.threads import Thread, Work
 
 __all__ = ["Multipart", "NextPart", "opened_upload", "part_bytes", "pour"]
 
@@ -57,23 +58,20 @@ def part_bytes(number: int, first: int) -> int:
 class Multipart:
     """A multipart upload that was begun."""
 
-    def __init__(
-        self, requests: Requests, workers: Workers, abilities: Abilities, notices: Notices, key: str, id: str
-    ) -> None:
+    def __init__(self, requests: Requests, abilities: Abilities, notices: Notices, key: str, id: str) -> None:
         self.key = key
         self.size: int = 0
         self._requests = requests
-        self._workers = workers
         self._abilities = abilities
         self._notices = notices
         self._id = id
         self._parts: dict[int, dict[str, Any]] = {}
         self._ended = False
 
-    async def sum_up(self, pieces: Pieces, hasher: Hasher | None) -> Part:
-        """A part with the cheapest sum over it that the server compares; ``hasher`` takes it in, too."""
+    def sum_up(self, pieces: Pieces, hasher: Hasher | None) -> Part:
+        """A part with the cheapest sum over it that the server compares; ``hasher`` takes it in, too. It blocks."""
         wanted: Sum = "crc32" if self._abilities.compares_checksums else "sha256"
-        return await self._workers.run(lambda job: summed_up(pieces, wanted, hasher))
+        return summed_up(pieces, wanted, hasher)
 
     async def send(self, number: int, part: Part) -> None:
         """Send one part."""
@@ -143,7 +141,7 @@ class Multipart:
 
 @asynccontextmanager
 async def opened_upload(
-    opened: Opened, workers: Workers, notices: Notices, key: str, *, text: str | None, content_type: str
+    opened: Opened, notices: Notices, key: str, *, text: str | None, content_type: str
 ) -> AsyncIterator[Multipart]:
     """A multipart upload that is aborted at the end of the block, unless it was completed."""
     requests, abilities = opened.requests, await opened.abilities()
@@ -151,7 +149,7 @@ async def opened_upload(
 
     async def begin() -> None:
         id = await requests.begin(key, text=text, content_type=content_type, checksums=abilities.compares_checksums)
-        begun.append(Multipart(requests, workers, abilities, notices, key, id))
+        begun.append(Multipart(requests, abilities, notices, key, id))
 
     try:
         await unstopped(begin)  # or nobody would know the id
@@ -173,43 +171,40 @@ async def pour(
     """
     failed: list[Exception] = []
     slots = CapacityLimiter(concurrency + 1)  # and one that is gathered
-    before: anyio.Event | None = None
+    thread = Thread()
 
     def fail(error: Exception) -> None:
         failed.append(error)
         group.cancel_scope.cancel()
 
-    async def take(number: int, pieces: Pieces, turn: anyio.Event | None, done: anyio.Event, slot: object) -> None:
+    async def send(number: int, part: Work[Part], slot: object) -> None:
         try:
-            if turn is not None and hasher is not None:
-                await turn.wait()
-            part = await upload.sum_up(pieces, hasher)
-            done.set()
-            await upload.send(number, part)
+            await upload.send(number, await part.result())
         except Exception as error:  # noqa: BLE001 - raised below, as it is
             fail(error)
         finally:
             slots.release_on_behalf_of(slot)
 
-    async with anyio.create_task_group() as group:
-        number = 0
-        try:
-            while True:
-                size = part_bytes(number, first_part_bytes)
-                slots.total_tokens = 1 + max(1, concurrency * first_part_bytes // size)
-                slot = object()
-                await slots.acquire_on_behalf_of(slot)
-                pieces = await next_part(size)
-                if not pieces:
-                    break
-                if number == _MOST_PARTS:
-                    raise StoreUnavailable(f"S3 could not {_TASK}: it takes no more than {_MOST_PARTS} parts")
-                done = anyio.Event()
-                group.start_soon(take, number, pieces, before, done, slot)
-                before = done
-                del pieces
-                number += 1
-        except Exception as error:  # noqa: BLE001 - raised below, as it is
-            fail(error)
+    try:
+        async with anyio.create_task_group() as group:
+            number = 0
+            try:
+                while True:
+                    size = part_bytes(number, first_part_bytes)
+                    slots.total_tokens = 1 + max(1, concurrency * first_part_bytes // size)
+                    slot = object()
+                    await slots.acquire_on_behalf_of(slot)
+                    pieces = await next_part(size)
+                    if not pieces:
+                        break
+                    if number == _MOST_PARTS:
+                        raise StoreUnavailable(f"S3 could not {_TASK}: it takes no more than {_MOST_PARTS} parts")
+                    group.start_soon(send, number, thread.do(partial(upload.sum_up, pieces, hasher)), slot)
+                    del pieces
+                    number += 1
+            except Exception as error:  # noqa: BLE001 - raised below, as it is
+                fail(error)
+    finally:
+        thread.close()
     if failed:
         raise failed[0]

@@ -146,7 +146,7 @@ class Bench:
         if not reply.done:
             return reply, b""
         async with reply.said["Body"] as stream:
-            return reply, await self.requests.read(stream, size=size)
+            return reply, await self.requests.read_all(stream, int(reply.said.get("ContentLength") or 0))
 
     async def begin(self, name: str, **words: Any) -> tuple[Reply, str]:
         """Begin an upload: its id."""
