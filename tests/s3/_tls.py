@@ -79,6 +79,7 @@ class _Front:
         task = asyncio.get_running_loop().create_task(self._forward(reader, writer))
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.close())  # also where it was ended before it began
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -94,11 +95,11 @@ class _Front:
             # Where one side has ended, HTTP has no more use for the other.
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            writer.close()  # before anything is waited for, which may be cancelled once more
+            inner_writer.close()
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            writer.close()
-            inner_writer.close()
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

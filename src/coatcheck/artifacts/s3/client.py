@@ -4,6 +4,7 @@
 * Checksums go only where they are asked for: the default ones are refused, or stored as data, by many servers.
 * The hash that signs a request is taken from its body, which knows it.
 * The user agent is a constant; else it is built twice for every request.
+* Parameters are not validated: they are ours, or were judged with the store's settings.
 * Everything that blocks (imports, reading of models and profiles) is done in a worker thread.
 
 On asyncio the transport is aiohttp, which is the faster one there; on trio it is httpx, the only one that runs there.
@@ -93,6 +94,7 @@ def _prepare(connection: Connection, on_trio: bool) -> tuple[Any, dict[str, Any]
         s3={"addressing_style": style},
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
+        parameter_validation=False,
         retries={"mode": "standard", "total_max_attempts": connection.attempts},
         # As many bodies may be read as requests are under way: see `Requests`.
         max_pool_connections=2 * connection.connections,
