@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import re
 import subprocess
 import sys
 
@@ -9,7 +11,7 @@ import pytest
 
 # What optional parts, tests or tools may load, but a host that only wants the core must not pay for.
 UNWANTED = {
-    "store clients": {"aiobotocore", "boto3", "botocore", "duckdb", "jmespath", "re2"},
+    "store clients": {"aiobotocore", "aiohttp", "boto3", "botocore", "duckdb", "httpx", "jmespath", "re2"},
     "command line": {"click", "rich", "typer"},
     "frameworks": {
         "agents",
@@ -51,6 +53,33 @@ def loaded() -> set[str]:
 def test_importing_coatcheck_loads_nothing_optional(loaded: set[str], kind: str) -> None:
     roots = {name.partition(".")[0] for name in loaded}
     assert {name for name in roots if name in UNWANTED[kind] or name.startswith("langchain")} == set()
+
+
+def modules_of_extras() -> set[str]:
+    """The top-level modules of every distribution that an extra of coatcheck names, as far as it is installed."""
+    required = [
+        re.split(r"[^A-Za-z0-9._-]", line, maxsplit=1)[0]
+        for line in importlib.metadata.requires("coatcheck") or ()
+        if "extra ==" in line
+    ]
+    named = {re.sub(r"[-_.]+", "-", name).lower() for name in required}
+    return {
+        module
+        for module, distributions in importlib.metadata.packages_distributions().items()
+        if named & {re.sub(r"[-_.]+", "-", name).lower() for name in distributions}
+    }
+
+
+def test_importing_coatcheck_loads_nothing_of_an_extra(loaded: set[str]) -> None:
+    extras = modules_of_extras()
+    assert {"aiobotocore", "duckdb", "re2", "rich", "starlette", "stringzilla", "zlib_ng"} <= extras
+    assert {name.partition(".")[0] for name in loaded} & extras == set()
+
+
+def test_the_core_is_imported_where_no_extra_is_installed() -> None:
+    missing = dict.fromkeys(sorted(modules_of_extras() - {"anyio", "msgspec"}))
+    statement = f"import sys; sys.modules.update({missing}); import coatcheck, coatcheck.readers, coatcheck.testing"
+    assert {"coatcheck", "coatcheck.readers", "coatcheck.testing"} <= modules_after(statement)
 
 
 @pytest.mark.parametrize("room", ["adapters", "cli", "gateway", "readers", "service", "testing"])

@@ -21,7 +21,6 @@ from typing import Literal
 
 import msgspec
 from anyio.lowlevel import checkpoint
-from zlib_ng import zlib_ng  # its CRC-32 takes a quarter of the time of the standard library's
 
 from coatcheck.artifacts.meta import check_chunk
 from coatcheck.artifacts.workers import Workers
@@ -139,6 +138,8 @@ class Part(msgspec.Struct, frozen=True):
 
 def summed_up(pieces: Pieces, wanted: Sum, hasher: Hasher | None) -> Part:
     """A part with its sum, while the payload's own hash takes it in. It blocks: for a worker thread."""
+    from zlib_ng import zlib_ng  # of the extra `s3`: its CRC-32 takes a quarter of the time of the standard library's
+
     crc = 0
     own = Hasher()
     for piece in pieces:  # both at once, as long as a piece is in the processor's memory

@@ -12,6 +12,7 @@ On asyncio the transport is aiohttp, which is the faster one there; on trio it i
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import sys
 import threading
@@ -73,6 +74,8 @@ def _prepare(connection: Connection, on_trio: bool) -> tuple[Any, dict[str, Any]
         from aiobotocore.config import AioConfig
         from aiobotocore.httpsession import AIOHTTPSession
         from aiobotocore.httpxsession import HttpxSession
+
+        importlib.import_module("zlib_ng")  # which parts are summed up with
     except ImportError as error:
         raise ConfigurationError(f"a store on S3 needs the extra s3, for want of {error.name}: coatcheck[s3]") from None
     _know_payloads()
