@@ -96,6 +96,68 @@ def scan(scanner: Scanner, data: bytes, places: Sequence[int]) -> list[Hit]:
 # --- what is found ---
 
 
+LONG_DATA = st.lists(
+    st.sampled_from([b"a" * 900, b"b" * 1500, b"\n", b"needle", "ö".encode() * 400, b"x" * 2000]), max_size=14
+).map(b"".join)
+
+
+def naive_in_long_lines(data: bytes, pattern: str) -> list[tuple[int, int]]:
+    """The line and the match's first byte, for every match that is not shown with the one before it."""
+    engine = re2.compile(b"(?m)" + pattern.encode())
+    found, begin = [], 0
+    for number, line in enumerate(lines_of(data), 1):
+        at: int | None = 0
+        while at is not None and (match := engine.search(line, at)) is not None:
+            found.append((number, begin + match.start()))
+            at = max(match.end(), match.start() + 197) if len(line) > 4096 else None
+            at = None if at is not None and at >= len(line) else at
+        begin += len(line) + 1
+    return found
+
+
+@given(st.sampled_from(["needle", "b", "ab", "xa?", "ö", "^a", "a$", "a*", r"\bneedle\b"]), LONG_DATA, PLACES)
+def test_a_long_line_is_found_at_every_match_that_is_not_shown_with_another(
+    pattern: str, data: bytes, places: Sequence[int]
+) -> None:
+    edges = [place * 150 for place in places]
+    hits = scan(Scanner(make_matcher(pattern), 10_000), data, edges)
+    assert [(hit.line, hit.at) for hit in hits] == naive_in_long_lines(data, pattern)
+
+
+@given(st.sampled_from(["needle", "ab", "ö", r"\bneedle\b"]), LONG_DATA, PLACES)
+def test_so_is_a_line_that_is_too_long_to_be_held(pattern: str, data: bytes, places: Sequence[int]) -> None:
+    wanted = naive_in_long_lines(data, pattern)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coatcheck.readers.scanning._LONG", 4097)
+        hits = scan(Scanner(make_matcher(pattern), 10_000), data, [place * 150 for place in places])
+    assert [(hit.line, hit.at) for hit in hits] == wanted
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("rows", [2_000, 200_000])
+async def test_rows_in_one_line_of_json_are_found_one_by_one_and_searched_on_from(rows: int) -> None:
+    data = json.dumps([{"order": number, "euros": number % 90} for number in range(rows)]).encode()
+    wanted = [data.index(b'"order": %d,' % number) for number in (7, 1_077, 1_777)]
+    _, found = await answered(Payload(data), r'"order": (7|1077|1777),')
+    assert [(hit.line, hit.at) for hit in found.hits] == [(1, at) for at in wanted]
+    text, _ = await answered(Payload(data), r'"order": (7|1077|1777),')
+    assert "3 matches in 1 line" in text
+    assert "All of it was searched." in text
+    came: list[int] = []
+    following: Any = {}
+    while following is not None:
+        _, page = await answered(Payload(data), r'"order": (7|1077|1777),', max_matches=1, **following)
+        came += [hit.at for hit in page.hits]
+        following = page.next
+    assert came == wanted
+    text, found = await answered(Payload(data), '"order"')
+    call = call_in(text, "search_artifact")
+    assert call is not None
+    _, page = await answered(Payload(data), '"order"', from_byte=call["from_byte"], from_line=call["from_line"])
+    assert call["from_line"] == 1
+    assert 0 < page.hits[0].at - found.hits[text.count("1@") - 1].at < 330, "it goes on behind what was shown"
+
+
 @given(PATTERNS, DATA, PLACES, st.booleans())
 def test_what_is_found_is_what_a_search_of_each_line_finds(
     pattern: str, data: bytes, places: Sequence[int], ignore_case: bool

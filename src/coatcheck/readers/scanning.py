@@ -2,7 +2,9 @@
 
 Laws:
 
-* What is found does not depend on how the payload comes in chunks, and equals what a search of each line finds.
+* What is found does not depend on how the payload comes in chunks, and equals what a search of each line finds. In a
+  line of more than 4 KiB, such as JSON without newlines, that is more than the first match: every one that is not shown
+  with the one before it.
 * Memory is bounded whatever the length of the payload and of its lines: a line of more than a mebibyte (for a
   pattern of many states, 64 KiB) is searched in overlapping windows, which miss at most a match of more than a
   sixteenth of that. No window finds what the line does not hold.
@@ -37,6 +39,7 @@ _HEAVY = 256
 _LONG_FOR_HEAVY = 1 << 16
 _OVERLAPPING = 16
 _SEEN_BEFORE = 8
+_MATCHES_AGAIN = 4096  # bytes of a line, from which on it is found again and again
 _LINE_SHOWN = 300
 _BEFORE_SHOWN = 100
 
@@ -105,8 +108,8 @@ class Scanner:
         self._line = 1 if line is None else line
         self._numbered = line is not None
         self._rest = b""
-        # Inside of a line that is too long to be held: where it begins, whether it was found, from where on to look.
-        self._long: tuple[int, bool, int] | None = None
+        # Inside of a line that is too long to be held: where it begins, and from where on to look.
+        self._long: tuple[int, int] | None = None
         self._window_bytes = _LONG if matcher.cost <= _HEAVY else _LONG_FOR_HEAVY
         self._reached = 0
         self._step = max(min(_WORK // matcher.cost, _BLOCK), _SMALLEST_STEP)
@@ -156,7 +159,7 @@ class Scanner:
         self._base += start
         if len(self._rest) > self._window_bytes and not last:
             rest, self._rest = self._rest, b""
-            self._long = (self._base, False, 0)
+            self._long = (self._base, 0)
             self._window(rest)
         return self.resume is None
 
@@ -192,9 +195,12 @@ class Scanner:
             if self._numbered:
                 self._line += newlines(data, counted, begin)
             counted = begin
-            at = behind + 1
             self._keep(data, begin, match[0], match[1], behind)
-            if self._full(at, end):
+            at = _beyond(match)
+            in_line = behind - begin > _MATCHES_AGAIN and at < behind
+            if not in_line:
+                at = behind + 1
+            if self._full(at, end, in_line=in_line):
                 return
             if at >= piece:
                 piece = self._piece(data, at, end)
@@ -235,10 +241,11 @@ class Scanner:
         line = self._line if self._numbered else None
         self.hits.append(Hit(line, self._base + begin, self._base + at, shown, self._base + shown_from, whole))
 
-    def _full(self, behind: int, end: int) -> bool:
+    def _full(self, behind: int, end: int, *, in_line: bool = False) -> bool:
         if len(self.hits) < self._limit:
             return False
-        self.resume = (self._base + min(behind, end), self._line + 1 if self._numbered else None)
+        line = self._line if in_line else self._line + 1
+        self.resume = (self._base + min(behind, end), line if self._numbered else None)
         return True
 
     def _in_windows(self, data: bytes, start: int, end: int) -> tuple[int, int] | None:
@@ -256,38 +263,45 @@ class Scanner:
     def _window(self, data: bytes) -> None:
         """Search a part of a long line that is not its end, and keep what the next part must see again."""
         assert self._long is not None
-        begin, found, seen = self._long
-        if not found:
-            match = self._in_windows(data, seen, len(data) - 1)
-            if match is not None:
-                found = True
-                self._keep_long(data, begin, match)
-            elif self.timed_out:
-                self.resume = (self._base + self._reached, self._line if self._numbered else None)
-                return
-        kept = min(len(data), _SEEN_BEFORE if found else self._window_bytes // _OVERLAPPING + _SEEN_BEFORE)
+        begin, seen = self._long
+        seen = self._search_long(data, begin, seen, len(data) - 1)
+        if self.resume is not None:
+            return
+        kept = min(len(data), self._window_bytes // _OVERLAPPING + _SEEN_BEFORE)
         self._base += len(data) - kept
         self._rest = data[len(data) - kept :]
-        self._long = (begin, found, min(_SEEN_BEFORE, kept))
+        self._long = (begin, max(min(_SEEN_BEFORE, kept), seen - (len(data) - kept)))
 
     def _end_of_long(self, data: bytes, end: int, behind: int) -> None:
         assert self._long is not None
-        begin, found, seen = self._long
+        begin, seen = self._long
         self._long = None
-        if not found:
-            match = self._in_windows(data[:end], seen, end)
-            if match is not None:
-                self._keep_long(data, begin, match)
-            elif self.timed_out:
-                self.resume = (self._base + self._reached, self._line if self._numbered else None)
-                return
-        if not self._full(behind, behind):
+        self._search_long(data[:end], begin, seen, end)
+        if self.resume is not None and not self.timed_out and self.resume[0] >= self._base + end:
+            self.resume = None  # the line is over
+        if self.resume is None and not self._full(behind, behind):
             self._line += 1
+
+    def _search_long(self, data: bytes, begin: int, seen: int, end: int) -> int:
+        """Find what matches in a part of a long line, from ``seen`` up to ``end``: from where on to look next."""
+        while seen < end and (match := self._in_windows(data, seen, end)) is not None:
+            self._keep_long(data, begin, match)
+            seen = _beyond(match)
+            if self._full(seen, len(data), in_line=True):
+                return seen
+        if self.timed_out:
+            self.resume = (self._base + self._reached, self._line if self._numbered else None)
+        return seen
 
     def _keep_long(self, data: bytes, begin: int, match: tuple[int, int]) -> None:
         shown, shown_from, _ = _excerpt(data, 0, match[0], match[1], len(data))
         line = self._line if self._numbered else None
         self.hits.append(Hit(line, begin, self._base + match[0], shown, self._base + shown_from, False))
+
+
+def _beyond(match: tuple[int, int]) -> int:
+    """Behind what is shown of a match in a long line, less a character that may be cut off there."""
+    return max(match[1], match[0] + _LINE_SHOWN - _BEFORE_SHOWN - 3)
 
 
 def _excerpt(data: bytes, begin: int, at: int, match_end: int, end: int) -> tuple[bytes, int, bool]:

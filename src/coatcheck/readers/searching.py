@@ -250,10 +250,14 @@ def render(
             break
     following, searched = found.next, found.searched
     if shown < len(found.hits):
-        rest = found.hits[shown]
-        searched = rest.start
-        following = {"from_byte": rest.start} | ({} if rest.line is None else {"from_line": rest.line})
-    where = f"{shown} matching {'line' if shown == 1 else 'lines'}"
+        rest, before = found.hits[shown], found.hits[shown - 1] if shown else None
+        in_line = before is not None and before.start == rest.start
+        searched = before.shown_from + len(before.shown) if before is not None and in_line else rest.start
+        following = {"from_byte": searched} | ({} if rest.line is None else {"from_line": rest.line})
+    lines_shown = len({hit.start for hit in found.hits[:shown]})
+    where = f"{lines_shown} matching {'line' if lines_shown == 1 else 'lines'}"
+    if lines_shown < shown:
+        where = f"{shown} matches in {lines_shown} {'line' if lines_shown == 1 else 'lines'}"
     said: list[str] = []
     if not shown:
         began = f"from byte {found.from_byte} on " if found.from_byte else ""
