@@ -118,7 +118,7 @@ def _read(path: Path) -> str:
     with path.open("rb") as file:
         about = os.fstat(file.fileno())
         if stat.S_ISREG(about.st_mode) and about.st_mode & 0o007:
-            complain("other users may read or write the token file: chmod 600 it")
+            complain("warning: other users may read or write the token file: chmod 600 it")
         data = file.read(_MOST_BYTES + 1)
     if len(data) > _MOST_BYTES:
         raise ConfigurationError(f"--token-file has more than {_MOST_BYTES} bytes")

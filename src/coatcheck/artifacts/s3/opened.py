@@ -106,7 +106,7 @@ async def opened_store(settings: S3Settings) -> AsyncIterator[Opened]:
 
 
 async def _read_marker(requests: Requests, key: str) -> _Marker | None:
-    async with requests.fetch(key) as fetched:
+    async with requests.fetch(key, task="be opened") as fetched:
         if fetched is None:
             return None
         content = await requests.read_all(fetched.body, _LONGEST_MARKER)

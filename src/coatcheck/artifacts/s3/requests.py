@@ -178,12 +178,13 @@ class Requests:
         return _found(answer, answer["ContentLength"])
 
     @asynccontextmanager
-    async def fetch(self, key: str, start: int = 0, end: int | None = None) -> AsyncIterator[Fetched | None]:
+    async def fetch(
+        self, key: str, start: int = 0, end: int | None = None, *, task: str = "read an artifact"
+    ) -> AsyncIterator[Fetched | None]:
         """An object with its body, or a part of it, which must not be empty; ``None``: there is none.
 
         Its connection is free again at the end of the block, whatever was read.
         """
-        task = "read an artifact"
         arguments: dict[str, Any] = {}
         if start or end is not None:
             arguments["Range"] = f"bytes={start}-{'' if end is None else end - 1}"
