@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +15,8 @@ import re2
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from coatcheck.artifacts.port import ArtifactReader
+from coatcheck.errors import StoreUnavailable
 from coatcheck.readers import searching
 from coatcheck.readers.answers import SMALLEST_MAX_CHARS, TextPage
 from coatcheck.readers.matching import make_matcher
@@ -531,3 +534,29 @@ def test_newlines_are_counted_alike_with_and_without_a_library(data: bytes, star
         patch.setattr("coatcheck.readers.scanning._library", None)
         counted.append(newlines(data, start, end))
     assert counted == [data[start:end].count(b"\n")] * 2
+
+
+class Broken(Payload):
+    """A payload that cannot be read to its end."""
+
+    @asynccontextmanager
+    async def open(self, start: int, end: int | None) -> AsyncIterator[ArtifactReader | None]:
+        async with super().open(start, end) as reader:
+            assert reader is not None
+            yield ArtifactReader(self.meta, reader.start, reader.end, self.broken(aiter(reader)))
+
+    async def broken(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            if self.read > 3 << 20:
+                raise StoreUnavailable("it broke off")
+            yield chunk
+
+
+@pytest.mark.anyio
+async def test_what_was_found_before_a_payload_breaks_off_is_an_answer_if_it_is_all_that_is_wanted() -> None:
+    data = b"".join(b"line %d\n" % number for number in range(600_000))
+    found = await search(Broken(data, chunk=1 << 18).open, "line 10", max_matches=5)
+    assert isinstance(found, Found)
+    assert len(found.hits) == 5
+    with pytest.raises(StoreUnavailable, match="broke off"):
+        await search(Broken(data, chunk=1 << 18).open, "line 10$", max_matches=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -303,3 +304,44 @@ async def test_what_lies_at_a_remembered_place_and_has_another_size_is_looked_fo
         raw_put(place, data, b"x" * 9_000)
         with pytest.raises(IntegrityError, match="expected 5247201 bytes"):
             await opened(store, ref, 5_000, 5_009, scope=SCOPE)
+
+
+async def test_what_another_replica_put_in_its_place_says_itself_what_it_is(place: Place, clock: ManualClock) -> None:
+    async with store_at(place, clock) as store, store_at(place, clock) as replica:
+        data = LARGE[: len(POINTER)]  # of the size of a pointer, which takes its place
+        ref = (await put(store, data)).meta.ref
+        assert await opened(store, ref, scope=SCOPE) == data
+        await replica.delete(SCOPE, ref)
+        await put(replica, data, expires_at=clock() + timedelta(seconds=3))
+        assert await opened(store, ref, 3, 9, scope=SCOPE) == data[3:9]
+        clock.advance(3)
+        assert await opened(store, ref, 3, 9, scope=SCOPE) is None
+
+
+async def test_what_another_replica_put_anew_has_the_words_and_the_life_of_that(
+    place: Place, clock: ManualClock
+) -> None:
+    async with store_at(place, clock, ttl=TTL) as store, store_at(place, clock, ttl=TTL) as replica:
+        ref = (await put(store, label="old")).meta.ref
+        await opened(store, ref, scope=SCOPE)
+        await replica.delete(SCOPE, ref)
+        await put(replica, label="new", expires_at=clock() + timedelta(seconds=3))
+        async with store.open(SCOPE, ref, 1, 3) as reader:
+            assert reader is not None
+            assert reader.meta.label == "new"
+        clock.advance(3)
+        assert await opened(store, ref, 1, 3, scope=SCOPE) is None
+
+
+async def test_what_a_delete_could_not_remove_is_read_for_a_moment_at_most(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with store_at(place) as store:
+        ref = (await stream(store)).meta.ref
+        assert await opened(store, ref, 5, 9, scope=SCOPE) == LARGE[5:9]
+        [pointer] = others(place)
+        raw_delete(place, pointer)
+        now = time.monotonic()
+        for later, is_there in ((0.5, True), (1.5, True), (2.1, False)):  # from the look, and not from the last read
+            monkeypatch.setattr("coatcheck.artifacts.s3.places.monotonic", lambda later=later: now + later)
+            assert (await opened(store, ref, 5, 9, scope=SCOPE) is not None) == is_there

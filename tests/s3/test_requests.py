@@ -316,6 +316,11 @@ async def test_j5_a_hundred_calls_have_one_client_and_one_connection(
         ref = (await put(store)).meta.ref
         for _ in range(100):
             assert await store.head(SCOPE, ref) is not None
+        large = (await put(store, LARGE[:MIB])).meta.ref
+        for _ in range(20):  # a body that was read serves the connection again
+            assert await store.get(SCOPE, large) is not None
+            assert await opened(store, large, scope=SCOPE) == LARGE[:MIB]
+            assert await opened(store, large, 5, 70_000, scope=SCOPE) == LARGE[5:70_000]
         assert made == ["s3"]
         assert proxy.peak_connections == proxy.connections == 1
 

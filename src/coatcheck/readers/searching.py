@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from coatcheck.artifacts.meta import ArtifactMeta
+from coatcheck.lanes import Lane, Work
 from coatcheck.readers.answers import (
     DEFAULT_MAX_CHARS,
     HEX_BYTES,
@@ -31,7 +32,6 @@ from coatcheck.readers.matching import make_matcher
 from coatcheck.readers.refs import Opener, ReaderError
 from coatcheck.readers.scanning import SECONDS, Hit, Scanner
 from coatcheck.results.binary import is_textual
-from coatcheck.threads import Thread, Work
 
 __all__ = [
     "DEFAULT_MAX_MATCHES",
@@ -154,27 +154,36 @@ async def search(
 
 async def _scan(chunks: AsyncIterator[bytes], scanner: Scanner, *, last: bool) -> bool:
     """Search some chunks, a few megabytes at a time, while the next ones are read; False once no more is wanted."""
-    thread = Thread()
+    lane = Lane()
     searched: Work[bool] | None = None
     waiting: list[bytes] = []
     size = 0
     try:
-        async for chunk in chunks:
-            waiting.append(chunk)
-            size += len(chunk)
-            if size >= _BLOCK:
+        while True:
+            try:
+                waiting.append(chunk := await anext(chunks))
+            except StopAsyncIteration:
+                break
+            except Exception:
                 if searched is not None and not await searched.result():
+                    return False  # what was read before holds all that is wanted
+                raise
+            size += len(chunk)
+            if searched is not None and (searched.is_done or size >= _BLOCK):
+                if not await searched.result():
                     return False
-                searched = thread.do(partial(_feed, scanner, waiting, False))
+                searched = None
+            if size >= _BLOCK:
+                searched = lane.do(partial(_feed, scanner, waiting, False))
                 waiting, size = [], 0
         if searched is not None and not await searched.result():
             return False
-        return await thread.do(partial(_feed, scanner, waiting, last)).result()
+        return await lane.do(partial(_feed, scanner, waiting, last)).result()
     except BaseException:
         scanner.given_up = True  # its thread goes no further than the next few lines
         raise
     finally:
-        thread.close()
+        lane.close()
 
 
 def _feed(scanner: Scanner, chunks: list[bytes], last: bool) -> bool:

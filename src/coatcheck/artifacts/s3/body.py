@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 PIECE_BYTES = 1 << 18
-"""What is hashed between two turns for the other tasks: a fraction of a millisecond of work."""
+"""What is hashed in the event loop, a fraction of a millisecond of work; more is hashed in a thread."""
 
 SENT_BYTES = 1 << 19
 """What is sent between two turns for the other tasks."""

@@ -134,7 +134,7 @@ def _unreached(error: BaseException, place: Place) -> str:
         return "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
     if isinstance(error, SSLError) or _is_tls(error):
         return f"TLS with {place.endpoint} failed; if its certificate is your own, give ca_bundle"
-    if isinstance(error, (ConnectTimeoutError, ReadTimeoutError, TimeoutError)):
+    if isinstance(error, (ConnectTimeoutError, ReadTimeoutError, TimeoutError)) or _is_httpx_timeout(error):
         return f"{place.endpoint} did not answer in time"
     if isinstance(error, EndpointConnectionError):
         return f"{place.endpoint} cannot be reached; is it up, and is endpoint_url right?"
@@ -144,6 +144,11 @@ def _unreached(error: BaseException, place: Place) -> str:
     if isinstance(error, BotoCoreError):
         return f"the request for {place} could not be made ({kind})"
     return f"{place} answered what cannot be understood ({kind})"
+
+
+def _is_httpx_timeout(error: BaseException) -> bool:
+    """Whether it is one of httpx, the transport on trio, which need not be installed."""
+    return type(error).__name__ in {"ConnectTimeout", "ReadTimeout", "WriteTimeout", "PoolTimeout"}
 
 
 def _is_tls(error: BaseException) -> bool:

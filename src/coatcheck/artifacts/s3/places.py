@@ -7,8 +7,8 @@ its artifact can be read a moment longer: one that a delete failed to remove, or
 
 from __future__ import annotations
 
-import time
 from collections import OrderedDict
+from time import monotonic
 
 import msgspec
 
@@ -55,15 +55,15 @@ class Places:
     def get(self, segments: Segments, ref: str) -> There | None:
         """Where an artifact was, not long ago."""
         since, there = self._places.get((segments, ref), (0.0, None))
-        if there is None or time.monotonic() - since > _LONGEST:
+        if there is None or monotonic() - since > _LONGEST:
             self.forget(segments, ref)
             return None
         self._places.move_to_end((segments, ref))
         return there
 
-    def keep(self, segments: Segments, ref: str, there: There) -> None:
-        """Remember where an artifact was just found."""
-        self._places[segments, ref] = time.monotonic(), there
+    def keep(self, segments: Segments, ref: str, there: There, since: float) -> None:
+        """Remember where an artifact was found, by whoever looked for it at ``since``; by `time.monotonic`."""
+        self._places[segments, ref] = since, there
         self._places.move_to_end((segments, ref))
         while len(self._places) > self._most:
             self._places.popitem(last=False)

@@ -14,10 +14,10 @@ from contextlib import AsyncExitStack
 import anyio
 
 from coatcheck.artifacts.meta import ArtifactMeta
-from coatcheck.artifacts.s3.body import Hasher
+from coatcheck.artifacts.s3.body import PIECE_BYTES, Hasher
 from coatcheck.artifacts.s3.requests import Fetched, Requests
 from coatcheck.errors import IntegrityError, StoreUnavailable
-from coatcheck.threads import Thread, Work
+from coatcheck.lanes import Lane, Work
 
 __all__ = ["Chunks", "Gone"]
 
@@ -100,9 +100,9 @@ class Chunks(AsyncIterator[bytes]):
                 raise IntegrityError(self._meta.ref, self._meta.digest, digest)
             raise StopAsyncIteration
         chunk = await self._read()
-        self._at += len(chunk)
         if self._digest is not None:
             self._digest.add(chunk)
+        self._at += len(chunk)
         return chunk
 
     async def _read(self) -> bytes:
@@ -165,7 +165,7 @@ class Digest:
         self._hasher = Hasher()
         self._batch: list[bytes] = []
         self._size = 0
-        self._thread: Thread | None = None
+        self._lane: Lane | None = None
         self._behind: deque[Work[None]] = deque()
 
     def add(self, chunk: bytes) -> None:
@@ -176,14 +176,17 @@ class Digest:
             self._hand_over()
 
     async def ready(self) -> None:
-        """Wait until not too much is behind. The thread has work all the while."""
+        """Wait until not too much is behind. There is work for a thread all the while."""
         while self._behind and (len(self._behind) > _MOST_BEHIND or self._behind[0].is_done):
             await self._behind[0].result()
             self._behind.popleft()
 
     async def finish(self) -> str:
         """The digest of all that was taken in."""
-        if self._batch:
+        if self._size <= PIECE_BYTES and not self._behind:
+            for chunk in self._batch:
+                self._hasher.update(chunk)
+        elif self._batch:
             self._hand_over()
         for work in self._behind:
             await work.result()
@@ -191,13 +194,14 @@ class Digest:
         return f"sha256:{self._hasher.hexdigest}"
 
     def close(self) -> None:
-        """Let the thread go; it ends by itself."""
-        if self._thread is not None:
-            self._thread.close()
+        """Make it no more."""
+        if self._lane is not None:
+            self._lane.close()
 
     def _hand_over(self) -> None:
-        if self._thread is None:
-            self._thread = Thread()
-        batch, self._batch, self._size = self._batch, [], 0
+        if self._lane is None:
+            self._lane = Lane()
+        batch = self._batch
         # Joined, the thread has to be given the interpreter once for all of them; see `body`.
-        self._behind.append(self._thread.do(lambda: self._hasher.update(b"".join(batch))))
+        self._behind.append(self._lane.do(lambda: self._hasher.update(b"".join(batch))))
+        self._batch, self._size = [], 0

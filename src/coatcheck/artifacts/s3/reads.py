@@ -82,14 +82,16 @@ async def open_payload(
     async with AsyncExitStack() as stack:
         there, body = await _reopened(opened, segments, ref, start, end, now, stack)
         if there is None:
+            looked = time.monotonic()
             there, body = await _opened(opened, segments, ref, start, end, now, stack)
+            if there is not None:
+                opened.places.keep(segments, ref, there, looked)
         record = _living(there, ref, now)
         if there is None or record is None:
             yield None
             return
         if body is not None:
             _check_size(record.meta, body)
-        opened.places.keep(segments, ref, there)
         adopted = None if body is None else (body, stack.pop_all())
         async with _reading(opened, segments, there, record, start, end, now, adopted) as reader:
             yield reader
@@ -108,15 +110,18 @@ async def _reopened(
     there = opened.places.get(segments, ref)
     if there is None or there.record is None or is_expired(there.record.meta.expires_at, now):
         return None, None
-    meta = there.record.meta
-    first, last = check_range(start, end, meta.bytes)
+    record, apart = there.record, there.record.data is not None
+    first, last = check_range(start, end, record.meta.bytes)
     if first == last:
         return None, None
     async with AsyncExitStack() as attempt:
         body = await attempt.enter_async_context(opened.requests.fetch(there.payload_key(opened.keys), first, last))
-        if body is not None and body.found.size == meta.bytes:
-            stack.push_async_exit(attempt.pop_all())
-            return there, body
+        if body is not None:
+            said = record if apart else Record.decode(ref, body.found.text)  # what holds the payload says what it is
+            fits = said is not None and (said.data is not None) == apart and said.meta.bytes == body.found.size
+            if said is not None and fits and not is_expired(said.meta.expires_at, now):
+                stack.push_async_exit(attempt.pop_all())
+                return There(there.key, there.generation, body.found, said), body
     opened.places.forget(segments, ref)
     return None, None
 

@@ -89,13 +89,16 @@ class _HttpxBody:
         self._response = response
         self._chunks = response.aiter_raw()
         self._rest = b""
+        length = response.headers.get("content-length", "")
+        self._left = int(length) if length.isdecimal() else -1
 
     async def read(self, size: int) -> bytes:
-        """At most so many bytes, as they come; all, where ``size`` is negative."""
-        if size < 0:
-            return b"".join([self._rest, *[chunk async for chunk in self._chunks]])
+        """At most so many bytes, as they come."""
         if not self._rest:
             self._rest = await anext(self._chunks, b"")
+            self._left -= len(self._rest)
+            if self._left == 0:  # seen to its end, the connection serves again
+                await anext(self._chunks, b"")
         data, self._rest = self._rest[:size], self._rest[size:]
         return data
 

@@ -28,7 +28,7 @@ from coatcheck.artifacts.s3.opened import Opened
 from coatcheck.artifacts.s3.parallel import unstopped
 from coatcheck.artifacts.s3.requests import Requests
 from coatcheck.errors import StoreUnavailable
-from coatcheck.threads import Thread, Work
+from coatcheck.lanes import Lane, Work
 
 __all__ = ["Multipart", "NextPart", "opened_upload", "part_bytes", "pour"]
 
@@ -171,7 +171,7 @@ async def pour(
     """
     failed: list[Exception] = []
     slots = CapacityLimiter(concurrency + 1)  # and one that is gathered
-    thread = Thread()
+    lane = Lane()
 
     def fail(error: Exception) -> None:
         failed.append(error)
@@ -199,12 +199,12 @@ async def pour(
                         break
                     if number == _MOST_PARTS:
                         raise StoreUnavailable(f"S3 could not {_TASK}: it takes no more than {_MOST_PARTS} parts")
-                    group.start_soon(send, number, thread.do(partial(upload.sum_up, pieces, hasher)), slot)
+                    group.start_soon(send, number, lane.do(partial(upload.sum_up, pieces, hasher)), slot)
                     del pieces
                     number += 1
             except Exception as error:  # noqa: BLE001 - raised below, as it is
                 fail(error)
     finally:
-        thread.close()
+        lane.close()
     if failed:
         raise failed[0]
