@@ -531,21 +531,21 @@ async def test_all_async_rules_of_a_walk_share_one_deadline() -> None:
 async def test_the_walk_before_and_the_walk_after_have_a_deadline_each() -> None:
     class Slow(cc.Rule):
         async def before_tool(self, call: cc.ToolCall) -> Any:
-            await anyio.sleep(0.03)
+            await anyio.sleep(0.3)
             return cc.allow()
 
         async def after_tool(self, call: cc.ToolCall, result: cc.Result) -> Any:
-            await anyio.sleep(0.03)
+            await anyio.sleep(0.3)
             return cc.allow()
 
-    outcome = await session(Slow(), rule_timeout=0.05).call("echo")
+    outcome = await session(Slow(), rule_timeout=0.55).call("echo")
     assert isinstance(outcome, cc.Inline)
 
 
 async def test_the_time_of_the_tool_is_not_the_rules() -> None:
     @cc.tool
     async def slow() -> str:
-        await anyio.sleep(0.04)
+        await anyio.sleep(0.4)
         return "done"
 
     class Async(cc.Rule):
@@ -556,7 +556,7 @@ async def test_the_time_of_the_tool_is_not_the_rules() -> None:
             await anyio.lowlevel.checkpoint()
             return cc.allow()
 
-    outcome = await cc.Boundary([slow], rules=[Async()], rule_timeout=0.02).session(SCOPE).call("slow")
+    outcome = await cc.Boundary([slow], rules=[Async()], rule_timeout=0.3).session(SCOPE).call("slow")
     assert outcome.text == "done"
 
 
