@@ -1,4 +1,4 @@
-"""Work in a thread of its own: in its order, whatever the event loop does meanwhile, and gone when nobody wants it."""
+"""Lanes: work is done in its order, whatever the event loop does meanwhile, and gone when nobody wants it."""
 
 from __future__ import annotations
 

@@ -64,7 +64,9 @@ class Lane:
                 self._failed = True
         if self._failed:
             self.close()
-            raise StoreUnavailable("no worker thread can be started: this machine lets the process have no more")
+            raise StoreUnavailable(
+                "no worker thread can be started: this machine lets the process have no more; raise its limit"
+            )
         return given
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ from coatcheck.scope import Scope, scope_segments
 
 WORKERS = 3
 ROUNDS_IN_ONE_SCOPE = 8
-LONGEST_ROUND = 0.2  # seconds
+LONGEST_ROUND = 0.5  # seconds
 BUDGET = 12
 WORDS: dict[str, Any] = {"kind": "k", "media_type": "text/plain"}
 POOL = [random.Random(number).randbytes(size) for number, size in enumerate([3_000_000, 1_500_000, 2_200_000])]

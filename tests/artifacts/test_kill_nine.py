@@ -29,4 +29,4 @@ def test_a_few_kills_lose_nothing_that_was_acknowledged() -> None:
 def test_two_hundred_kills_lose_nothing_that_was_acknowledged() -> None:
     said = run(200, 20312)
     assert said.startswith("200 kills, seed 20312: all ")
-    assert int(said.split()[5]) > 50, "there was hardly any load"
+    assert int(said.split()[5]) > 400, "there was hardly any load"

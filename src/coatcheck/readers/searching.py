@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
     Attributes:
         meta: the artifact's.
-        hits: the matching lines, in order.
+        hits: the matching lines, in order; a long one once for each match.
         context: for each, the lines before and behind it that were asked for, as far as they are near.
         searched: the byte up to which it was searched.
         next: the arguments of the call that searches on, without ref and pattern; ``None``: all was searched.
@@ -100,8 +100,8 @@ async def search(
         pattern: a regular expression as RE2 has it; or, where ``literal``, what is to be found itself.
         ignore_case: letters of either case are the same.
         context: so many lines before and behind each are shown too, at most `LARGEST_CONTEXT`.
-        max_matches: after so many matching lines the search ends, at most `LARGEST_MAX_MATCHES`.
-        from_byte, from_line: where to begin: a byte at which a line begins, and that line's number.
+        max_matches: after so many of them the search ends, at most `LARGEST_MAX_MATCHES`.
+        from_byte, from_line: where to begin: the byte at which a line begins or a search ended, and the line's number.
         seconds: how long to search at most.
         max_chars: so much of it will be rendered; the lines around what comes behind that are not read.
 
@@ -260,8 +260,9 @@ def render(
     following, searched = found.next, found.searched
     if shown < len(found.hits):
         rest, before = found.hits[shown], found.hits[shown - 1] if shown else None
-        in_line = before is not None and before.start == rest.start
-        searched = before.shown_from + len(before.shown) if before is not None and in_line else rest.start
+        searched = rest.start
+        if before is not None and before.start == rest.start:  # in the same line, behind what is shown of it
+            searched = before.shown_from + len(before.shown)
         following = {"from_byte": searched} | ({} if rest.line is None else {"from_line": rest.line})
     lines_shown = len({hit.start for hit in found.hits[:shown]})
     where = f"{lines_shown} matching {'line' if lines_shown == 1 else 'lines'}"

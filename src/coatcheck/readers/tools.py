@@ -152,7 +152,7 @@ def search_tool(name: str, reading: str, max_chars: int) -> Tool[..., Any]:
             int, Meta(description=f"So many lines around each match are shown too, at most {LARGEST_CONTEXT}.")
         ] = 0,
         max_matches: Annotated[
-            int, Meta(description=f"The search ends after so many matching lines, at most {LARGEST_MAX_MATCHES}.")
+            int, Meta(description=f"The search ends after so many matches, at most {LARGEST_MAX_MATCHES}.")
         ] = DEFAULT_MAX_MATCHES,
         from_byte: Annotated[int, Meta(description="Search from this byte on, as an earlier answer gave it.")] = 0,
         from_line: Annotated[

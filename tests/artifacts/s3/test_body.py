@@ -140,44 +140,43 @@ async def test_what_the_judge_of_sizes_and_the_source_raise_goes_on() -> None:
         await Parts(Source(b"a", b"b", before=failing), lambda size: None).next(9)
 
 
-@pytest.mark.anyio
-async def test_a_source_that_never_waits_lets_the_other_tasks_have_their_turns() -> None:
+class Other:
+    """Another task, which takes as many turns as it is let have."""
+
     turns = 0
 
-    async def other() -> None:
-        nonlocal turns
+    async def take(self) -> None:
         while True:
             await anyio.lowlevel.checkpoint()
-            turns += 1
+            self.turns += 1
+
+
+@pytest.mark.anyio
+async def test_a_source_that_never_waits_lets_the_other_tasks_have_their_turns() -> None:
+    other = Other()
 
     async def ready() -> AsyncIterator[bytes]:
         for _ in count():
             yield b"x"
-            if turns >= 3:
+            if other.turns >= 3:
                 return
 
     async with anyio.create_task_group() as group:
-        group.start_soon(other)
+        group.start_soon(other.take)
         await Parts(ready(), lambda size: None).next(1 << 40)  # which has no end unless the other task has its turns
         group.cancel_scope.cancel()
 
 
 @pytest.mark.anyio
 async def test_a_server_that_takes_all_at_once_lets_the_other_tasks_have_their_turns() -> None:
-    turns = 0
-
-    async def other() -> None:
-        nonlocal turns
-        while True:
-            await anyio.lowlevel.checkpoint()
-            turns += 1
+    other = Other()
 
     async with anyio.create_task_group() as group:
-        group.start_soon(other)
+        group.start_soon(other.take)
         sent = [piece async for piece in Body([bytes(5 * SENT_BYTES), b"the end"], None)]
         group.cancel_scope.cancel()
     assert len(sent) == 6
-    assert turns >= 3, "about one between two pieces"
+    assert other.turns >= 3, "about one between two pieces"
 
 
 @pytest.mark.anyio
