@@ -27,6 +27,7 @@ import pydantic
 import pytest
 
 import coatcheck as cc
+from coatcheck import readers
 from coatcheck.testing import FaultyStore, ManualClock, fail, hang
 
 pytestmark = pytest.mark.anyio
@@ -229,6 +230,21 @@ async def test_b3_the_ticket_says_how_much_there_is_and_that_nothing_was_lost() 
         assert said in ticket.reason
     assert not outcome.error
     assert json.loads(await payload(session, ticket.ref))["info"] == {"version": "9.9"}
+
+
+async def test_b3_the_ticket_gives_the_shape_and_says_how_to_read_one_field() -> None:
+    value = {"a": "x" * 3_000_000, "info": {"version": "9.9"}, "rows": [{"id": "row-7"}]}
+    tools = [giving(lambda: value), *readers.tools()]
+    session = cc.Boundary(tools, store=cc.MemoryStore(), placement=cc.Placement(8000, preview_chars=200)).session(SCOPE)
+    ticket = ticket_of(await session.call("give"))
+    assert ticket.outline["fields"]["info.version"] == "string of 3 characters"
+    said = f'''call read_artifact with {{"ref": "{ticket.ref}"}}, and "path" for one of the outline's fields'''
+    assert f"{said} (a number goes into [])" in ticket.reason
+    for field, holds in {"info.version": "9.9", "rows[].id": "row-7"}.items():
+        assert field in ticket.outline["fields"]
+        read = await session.call("read_artifact", {"ref": ticket.ref, "path": field.replace("[]", "[0]")})
+        assert isinstance(read, cc.Inline)
+        assert holds in read.text
 
 
 async def test_b4_an_error_keeps_its_head_and_its_tail_and_is_never_placed() -> None:

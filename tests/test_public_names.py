@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import types
+
+import pytest
 
 import coatcheck
 
@@ -40,3 +44,11 @@ def test_a_star_import_gives_what_is_listed_and_nothing_else() -> None:
     namespace: dict[str, object] = {}
     exec("from coatcheck import *", namespace)
     assert sorted(namespace.keys() - {"__builtins__"}) == sorted(coatcheck.__all__)
+
+
+def test_the_readers_are_there_when_they_are_asked_for_and_no_other_name_is() -> None:
+    code = "import sys, coatcheck; assert 'coatcheck.readers' not in sys.modules; print(coatcheck.readers.tools)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=50)
+    assert "function tools" in done.stdout
+    with pytest.raises(AttributeError, match="module 'coatcheck' has no attribute 'nothing'"):
+        _ = coatcheck.nothing  # type: ignore[attr-defined]

@@ -2,8 +2,11 @@
 
     truncation( placement( governance( ceiling( tool ) ) ) )
 
-Start with `Boundary`, `tool` and `Scope`; the README shows the rest.
+Start with `Boundary`, `tool` and `Scope`; the README shows the rest. ``coatcheck.readers`` is imported when it is asked
+for; `coatcheck.service` and `coatcheck.testing` want an import of their own.
 """
+
+import typing as _typing
 
 from coatcheck.artifacts.directory import DirectoryStore
 from coatcheck.artifacts.findings import Diagnosis, Finding
@@ -296,3 +299,14 @@ __all__ = [
 ]
 
 __version__ = "0.1.0"
+
+if _typing.TYPE_CHECKING:
+    from coatcheck import readers as readers
+else:
+
+    def __getattr__(name: str) -> object:
+        if name == "readers":
+            from importlib import import_module
+
+            return import_module("coatcheck.readers")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

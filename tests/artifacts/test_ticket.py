@@ -15,6 +15,7 @@ import coatcheck as cc
 from coatcheck.artifacts.ref import check_kind, digest_of, is_ref, make_ref, normalise_media_type
 from coatcheck.artifacts.ticket import (
     MAX_TICKET_CHARS,
+    OUTLINE_FRAME_CHARS,
     PREVIEW_FENCE_CHARS,
     Ticket,
     fence,
@@ -233,9 +234,31 @@ def test_a_preview_costs_what_the_boundary_reserves_for_it_and_no_more(about: di
     assert head in json.loads(with_preview)["preview"]
 
 
+@given(facts, st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=20), st.just("a string"), max_size=3))
+@example({**LARGEST, "part": False}, {"name": "a string"})
+def test_an_outline_costs_what_the_boundary_reserves_for_it_and_no_more(
+    about: dict[str, Any], fields: dict[str, str]
+) -> None:
+    outline = {"fields": fields, "bytes": 1}
+    with_outline = make_ticket(**about, outline=outline).to_json()
+    costs = OUTLINE_FRAME_CHARS + len(msgspec.json.encode(outline).decode())
+    assert len(with_outline) <= MAX_TICKET_CHARS + costs
+    assert len(with_outline) - len(make_ticket(**about).to_json()) <= costs
+
+
+def test_the_reason_says_how_a_field_is_read_where_there_is_a_reader_and_fields_are_shown() -> None:
+    def says(**changes: Any) -> bool:
+        return '"path" for one of the outline\'s fields' in ordinary(**changes).reason
+
+    assert says(reader="read_artifact", outline={"fields": {"rows[].id": "whole number"}})
+    assert not says(outline={"fields": {"rows[].id": "whole number"}})
+    assert not says(reader="read_artifact", outline={"lines": 7})
+    assert not says(reader="read_artifact")
+
+
 def test_the_truncation_limit_that_the_boundary_asks_for_is_the_one_that_is_enough() -> None:
     for preview_chars in (0, 1, 50, 4000):
-        shown = PREVIEW_FENCE_CHARS + 6 * preview_chars + len(',"outline":') + MAX_OUTLINE_CHARS
+        shown = PREVIEW_FENCE_CHARS + 6 * preview_chars + OUTLINE_FRAME_CHARS + MAX_OUTLINE_CHARS
         needed = MAX_TICKET_CHARS + (shown if preview_chars else 0)
         placement = cc.Placement(100, preview_chars=preview_chars)
         cc.Boundary(store="memory:", placement=placement, truncation=cc.Truncation(needed))

@@ -42,6 +42,11 @@ def test_a_pattern_that_cannot_be_is_a_usage_error(program: Program, pattern: st
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
 
 
+def test_a_refusal_speaks_of_the_shells_option(program: Program) -> None:
+    result = program("grep", "(", program.put(b"one\n"))
+    assert result.stderr.endswith("mend it, or search for it as it stands with --literal\n")
+
+
 def test_what_is_missing_and_what_is_binary_is_one_line(program: Program) -> None:
     binary = program.put(b"\x00\x01", media_type="image/png")
     for ref in ("art_" + "0" * 32, "nonsense", binary):

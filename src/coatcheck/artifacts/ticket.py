@@ -7,19 +7,32 @@ equal tickets, and replays and prompt caches hold (law: `design.md` section 5).
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from coatcheck.results.binary import is_textual
 
-__all__ = ["MAX_TICKET_CHARS", "PREVIEW_FENCE_CHARS", "Ticket", "fence", "is_ticket", "make_ticket", "placed_kind"]
+__all__ = [
+    "MAX_TICKET_CHARS",
+    "OUTLINE_FRAME_CHARS",
+    "PREVIEW_FENCE_CHARS",
+    "Ticket",
+    "fence",
+    "is_ticket",
+    "make_ticket",
+    "placed_kind",
+]
 
 MAX_TICKET_CHARS = 1024
 """No ticket without a preview is longer; a truncation limit below it is refused beside a placement."""
 
 PREVIEW_FENCE_CHARS = 176
 """What the fence around a preview costs at most, beyond the preview itself."""
+
+OUTLINE_FRAME_CHARS = 96
+"""What an outline costs at most, beyond the outline itself: its key, and how its fields are read."""
 
 _KIND_PREFIX = "tool-result/"
 _MAX_KIND = 128
@@ -99,7 +112,7 @@ def make_ticket(
     part: bool = False,
     reader: str | None = None,
     preview: str | None = None,
-    outline: Any = None,
+    outline: Mapping[str, Any] | None = None,
 ) -> Ticket:
     """Compose the ticket for a payload.
 
@@ -124,11 +137,13 @@ def make_ticket(
     stored = f"{measured}; {over}, so the whole result was stored and nothing of it was lost"
     if part:
         stored = f"{measured} of binary here; they were stored apart from the rest of its result, and nothing was lost"
-    todo = (
-        f"Give {ref} exactly as written to a tool that takes a ref of the kind {kind}"
-        if reader is None
-        else f'To read of it, call {reader} with {{"ref": "{ref}"}}; or give it to a tool that takes its kind'
-    )
+    if reader is None:
+        todo = f"Give {ref} exactly as written to a tool that takes a ref of the kind {kind}"
+    else:
+        todo = f'To read of it, call {reader} with {{"ref": "{ref}"}}'
+        if outline is not None and outline.get("fields"):
+            todo += """, and "path" for one of the outline's fields (a number goes into [])"""
+        todo += "; or give it to a tool that takes its kind"
     reason = f"{tool} returned {stored}. You have not read it. {todo}; do not retype or guess what it holds."
     return Ticket(
         ref=ref,

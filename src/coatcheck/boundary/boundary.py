@@ -18,7 +18,7 @@ from coatcheck.artifacts.meta import read_clock
 from coatcheck.artifacts.notices import Notices
 from coatcheck.artifacts.open import open_store
 from coatcheck.artifacts.port import ArtifactStore
-from coatcheck.artifacts.ticket import MAX_TICKET_CHARS, PREVIEW_FENCE_CHARS
+from coatcheck.artifacts.ticket import MAX_TICKET_CHARS, OUTLINE_FRAME_CHARS, PREVIEW_FENCE_CHARS
 from coatcheck.boundary.approval import IN_THIS_PROCESS, Approvals, Sealer
 from coatcheck.boundary.chain import Entrance, Inside, Middleware, StepName, compose, place
 from coatcheck.boundary.claims import check_kept
@@ -192,7 +192,7 @@ class Boundary:
             largest = MAX_TICKET_CHARS
             if placement.preview_chars:
                 largest += PREVIEW_FENCE_CHARS + 6 * placement.preview_chars  # a control character takes six
-                largest += MAX_OUTLINE_CHARS + len(',"outline":')
+                largest += OUTLINE_FRAME_CHARS + MAX_OUTLINE_CHARS
             if truncation.max_chars < largest:
                 raise ConfigurationError(
                     f"Truncation.max_chars is {truncation.max_chars}, but a ticket may take {largest} characters "

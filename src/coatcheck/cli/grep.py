@@ -69,7 +69,7 @@ async def grep(
                     **start,
                 )
             except ReaderError as error:
-                raise ConfigurationError(str(error)) from None
+                raise ConfigurationError(str(error).replace("with literal=true", "with --literal")) from None
             if not isinstance(found, Found):
                 complain(missing(ref) if found is None else found)
                 return WRONG

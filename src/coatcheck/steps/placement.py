@@ -24,7 +24,7 @@ from coatcheck.artifacts.lineage import still_there
 from coatcheck.artifacts.meta import MAX_PARENTS, ArtifactMeta, PutResult, origin_of
 from coatcheck.artifacts.port import ArtifactStore
 from coatcheck.artifacts.ref import MAX_KIND_CHARS
-from coatcheck.artifacts.ticket import Ticket, make_ticket, placed_kind
+from coatcheck.artifacts.ticket import OUTLINE_FRAME_CHARS, Ticket, make_ticket, placed_kind
 from coatcheck.dispatch import Dispatch, is_stray
 from coatcheck.errors import (
     ConfigurationError,
@@ -247,7 +247,7 @@ class PlacementStep(Step):
             return end.outcome
         if call.batch is not None:  # the others need not wait for it
             ticket = self._stream_ticket(outcome, flow, _ANY_REF, limit, _LONGEST)
-            shown = MAX_OUTLINE_CHARS if self._placement.preview_chars else 0
+            shown = OUTLINE_FRAME_CHARS + MAX_OUTLINE_CHARS if self._placement.preview_chars else 0
             call.batch.ended(len(ticket.to_json()) + shown)
         scope = anyio.CancelScope()
         outliner = Outliner() if self._placement.preview_chars else None
