@@ -170,3 +170,21 @@ async def test_a_lane_with_much_to_do_lets_the_others_have_their_turns(monkeypat
         await work.result()
     assert order.index("other") < 10
     assert len(order) == 31
+
+
+async def test_a_pool_that_takes_no_more_has_the_thread_that_is_there_do_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As where the interpreter is ending: work that was taken is done, and nobody waits for ever."""
+    lane, may = Lane(), threading.Event()
+    first = lane.do(lambda: may.wait(10))
+    given = [lane.do(lambda number=number: number) for number in range(30)]  # type: ignore[misc]
+
+    def refuse(work: object) -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(lane._pool, "submit", refuse)
+    may.set()
+    with anyio.fail_after(10):
+        await first.result()
+        assert [await work.result() for work in given] == list(range(30))

@@ -531,6 +531,18 @@ def read_tokens(path: str | os.PathLike[str]) -> Tokens:
     return Tokens(scopes)
 
 
+async def _run(boundary: cc.Boundary, tokens: Tokens) -> None:
+    async with boundary:  # what cannot be opened is told here in a line, and in a lifespan with a traceback
+        pass
+    await serve(
+        agent_app(boundary, tokens),
+        host=os.environ.get("AGENT_HOST", "127.0.0.1"),
+        port=int(os.environ.get("AGENT_PORT", "8080")),
+        drain=float(os.environ.get("AGENT_DRAIN", "30")),
+        listening=lambda url: _log.info("listening on %s", url),
+    )
+
+
 def main() -> None:
     """Serve until SIGTERM or SIGINT, and let what is under way come to its end then."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
@@ -539,16 +551,7 @@ def main() -> None:
         if missing:
             raise ConfigurationError(f"these environment variables are needed: {', '.join(missing)}")
         store, secret, tokens = (os.environ[name] for name in _NEEDED)
-        app = agent_app(boundary_for(cc.open_store(store), secret), read_tokens(tokens))
-        asyncio.run(
-            serve(
-                app,
-                host=os.environ.get("AGENT_HOST", "127.0.0.1"),
-                port=int(os.environ.get("AGENT_PORT", "8080")),
-                drain=float(os.environ.get("AGENT_DRAIN", "30")),
-                listening=lambda url: _log.info("listening on %s", url),
-            )
-        )
+        asyncio.run(_run(boundary_for(cc.open_store(store), secret), read_tokens(tokens)))
     except (CoatcheckError, OSError, ValueError) as error:
         sys.exit(f"this server cannot start: {error}")
 

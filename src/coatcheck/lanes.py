@@ -9,10 +9,11 @@ Laws:
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -23,6 +24,8 @@ from coatcheck.errors import StoreUnavailable
 from coatcheck.loops import Loop
 
 __all__ = ["Lane", "Work"]
+
+_log = logging.getLogger("coatcheck")
 
 _R = TypeVar("_R")
 _MOST_THREADS = 32
@@ -60,12 +63,14 @@ class Lane:
         if begin and not self._failed:
             try:
                 self._pool.submit(self._go_on)
-            except RuntimeError:
+            except RuntimeError as error:
                 self._failed = True
+                _log.warning("no worker thread can be started (%s)", error)
         if self._failed:
             self.close()
             raise StoreUnavailable(
-                "no worker thread can be started: this machine lets the process have no more; raise its limit"
+                "no worker thread can be started: this machine lets the process have no more, so raise its limit; or "
+                "the interpreter is ending"
             )
         return given
 
@@ -78,18 +83,22 @@ class Lane:
 
     def _go_on(self) -> None:
         """Do what is waiting; after some of it the other lanes have their turns."""
-        more = True
+        while self._do_some():
+            with suppress(RuntimeError):  # the interpreter is ending, and takes no more: the rest is done here
+                self._pool.submit(self._go_on)
+                return
+
+    def _do_some(self) -> bool:
+        """Do some of what is waiting, and say whether there may be more."""
         for _ in range(_AT_ONCE):
             with self._lock:
                 work = self._waiting.popleft() if self._waiting else None
-                more = self._busy = work is not None
+                self._busy = work is not None
             if work is None:
-                return
+                return False
             work.run()
             del work  # what it made may be large
-        if more:
-            with suppress(RuntimeError):  # of threads there are enough, since this one is there; or the process ends
-                self._pool.submit(self._go_on)
+        return True
 
 
 class Work(Generic[_R]):
@@ -111,7 +120,12 @@ class Work(Generic[_R]):
             loop, done = self._loop, anyio.Event()  # not `self`: it would keep itself, and what it holds is large
             self._future.add_done_callback(lambda _: loop.tell(done.set))
             await done.wait()
-        return self._future.result()
+        try:
+            return self._future.result()
+        except CancelledError:  # of this kind of future, not of the task that waits
+            raise StoreUnavailable(
+                "what a worker thread was to do was given up, as no thread could be started"
+            ) from None
 
     def run(self) -> None:
         """Do it, in this thread."""

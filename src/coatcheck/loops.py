@@ -12,15 +12,20 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-__all__ = ["Loop"]
+__all__ = ["Loop", "trio_here"]
+
+
+def trio_here() -> Any:
+    """Trio's low level, where its event loop runs here; else ``None``. Another thread may just be importing trio."""
+    lowlevel: Any = getattr(sys.modules.get("trio"), "lowlevel", None)
+    return lowlevel if lowlevel is not None and getattr(lowlevel, "in_trio_run", bool)() else None
 
 
 class Loop:
     """The event loop that runs here."""
 
     def __init__(self) -> None:
-        trio: Any = sys.modules.get("trio")
-        self._trio: Any = trio.lowlevel if trio is not None and trio.lowlevel.in_trio_run() else None
+        self._trio: Any = trio_here()
         self._native: Any = asyncio.get_running_loop() if self._trio is None else self._trio.current_trio_token()
 
     def spawn(self, work: Callable[[], Coroutine[Any, Any, None]]) -> object:

@@ -344,3 +344,23 @@ def test_a_subclass_builds_itself_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "boundary.toml"
     path.write_text("")
     assert type(Mine.from_toml(path)) is Mine
+
+
+def test_a_name_may_be_that_of_a_list(tmp_path: Path, host: Any) -> None:
+    host.tools = [cc.tool(name="one")(export), cc.tool(name="two")(export)]
+    assert list(load(tmp_path, 'tools = ["the_host:tools", "the_host:export"]').tools) == ["one", "two", "export"]
+
+
+def test_what_makes_the_readers_is_no_tool(tmp_path: Path) -> None:
+    with pytest.raises(cc.ConfigurationError, match=r"tools\[0\] is the function that makes the readers: call it"):
+        load(tmp_path, 'tools = ["coatcheck.readers:tools"]')
+
+
+def test_a_key_that_is_none_is_told_with_those_that_are_and_the_file_is_named_once(tmp_path: Path) -> None:
+    with pytest.raises(cc.ConfigurationError, match=r"at `\$`; it may hold tools, rules, .*placement") as refusal:
+        load(tmp_path, "placment = 5")
+    assert str(refusal.value).count("boundary.toml") == 1
+    with pytest.raises(
+        cc.ConfigurationError, match=r"module:attribute, as in myapp\.tools:export_orders - at `\$\.tools"
+    ):
+        load(tmp_path, 'tools = ["myapp.tools.export"]')

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 import coatcheck as cc
+from coatcheck import readers
+from coatcheck.testing import FaultyStore, fail
 
 pytestmark = pytest.mark.anyio
 
@@ -151,3 +153,23 @@ async def test_a_wrapped_tool_s_ticket_names_the_reader_of_the_boundary() -> Non
 def test_a_role_that_is_none_is_refused(role: Any) -> None:
     with pytest.raises(cc.ConfigurationError, match="reader must be 'read', 'search' or 'query'"):
         cc.tool(name="reads", reader=role)(lambda: None)
+
+
+async def test_a_truncation_that_would_cut_what_a_reader_keeps_within_its_own_bound_is_refused() -> None:
+    with pytest.raises(cc.ConfigurationError, match="5999, but the tool read_artifact answers within 6000"):
+        cc.Boundary(readers.tools(max_chars=6000), store="memory:", truncation=cc.Truncation(5999))
+    cc.Boundary(readers.tools(max_chars=6000), store="memory:", truncation=cc.Truncation(6000))
+
+
+@pytest.mark.parametrize("name", ["read_artifact", "search_artifact", "query_artifact"])
+async def test_what_the_model_reads_of_a_store_that_cannot_answer_names_no_server(name: str) -> None:
+    store = FaultyStore(cc.MemoryStore(), open=fail(cc.StoreUnavailable("http://10.0.0.7:9000 cannot be reached")))
+    events: list[cc.Event] = []
+    session = cc.Boundary(readers.tools(), store=store, on_event=events.append).session(SCOPE)
+    more = {"read_artifact": {}, "search_artifact": {"pattern": "a"}, "query_artifact": {"jmespath": "a"}}[name]
+    outcome = await session.call(name, {"ref": "art_" + "0" * 32, **more})
+    assert isinstance(outcome, cc.Failed)
+    assert "cannot answer now" in outcome.text
+    assert "10.0.0.7" not in outcome.text
+    [refused] = [event for event in events if isinstance(event, cc.ArtifactRefused)]
+    assert "10.0.0.7" in (refused.detail or "")

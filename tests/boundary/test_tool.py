@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal, TypedDict, cast
 
 import msgspec
+import pydantic
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -330,6 +331,18 @@ def test_a_boundary_takes_plain_functions_and_tools() -> None:
 def star(*words: str) -> None: ...
 def only_by_position(word: str, /) -> None: ...
 def locked(lock: threading.Lock) -> None: ...
+
+
+class Model(pydantic.BaseModel): ...
+
+
+def pydantic_model(word: str, value: Model) -> None: ...
+
+
+class Methods:
+    def look(self, word: str) -> None: ...
+
+
 def two_kinds_of_record(value: Range | Filter) -> None: ...
 def unknown_type(value: NoSuchType) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
@@ -339,7 +352,9 @@ def unknown_type(value: NoSuchType) -> None: ...  # type: ignore[name-defined]  
     [
         (star, ("tool star", "'words'", "positional only")),
         (only_by_position, ("tool only_by_position", "'word'", "positional only")),
-        (locked, ("tool locked", "a type that JSON cannot carry")),
+        (locked, ("tool locked", "'lock'", "not read from JSON")),
+        (pydantic_model, ("tool pydantic_model", "'value'", "Model", "msgspec.Struct")),
+        (Methods.look, ("tool look takes self", "tool(it.look)")),
         (two_kinds_of_record, ("tool two_kinds_of_record",)),
         (unknown_type, ("tool unknown_type", "NoSuchType")),
         (lambda: None, ("lambda", "tool(name=...)")),

@@ -32,6 +32,13 @@ from coatcheck.testing.faulty import Fault
 
 pytestmark = pytest.mark.anyio
 
+
+@pytest.fixture(autouse=True)
+def own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left behind is seen, whatever other programs do meanwhile."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
 SCOPE = cc.Scope(tenant="acme", principal="dana", conversation="c-42")
 OTHER = cc.Scope(tenant="globex", principal="dana", conversation="c-42")
 KIND = "dataset/rows"

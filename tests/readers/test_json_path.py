@@ -129,7 +129,7 @@ def test_what_is_no_path_is_answered_with_what_one_looks_like(path: str) -> None
         (b'{"a": 1', "$.b", "no JSON"),
         (b"{a: 1}", "$.a", "no JSON at its byte 1"),
         (b'{"a": }', "$.a", "no JSON at its byte 6"),
-        (b"not json", "$.a", "there is nothing in it"),
+        (b"not json", "$.a", "read it by lines"),
     ],
 )
 def test_a_path_that_leads_nowhere_is_answered_with_what_is_there(data: bytes, path: str, said: str) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -112,7 +112,8 @@ def naive_in_long_lines(data: bytes, pattern: str) -> list[tuple[int, int]]:
         at: int | None = 0
         while at is not None and (match := engine.search(line, at)) is not None:
             found.append((number, begin + match.start()))
-            at = max(match.end(), match.start() + 197) if len(line) > 4096 else None
+            length = match.end() - match.start()
+            at = max(match.end(), match.start() + 197 - length) if len(line) > 4096 else None
             at = None if at is not None and at >= len(line) else at
         begin += len(line) + 1
     return found
@@ -134,6 +135,53 @@ def test_so_is_a_line_that_is_too_long_to_be_held(pattern: str, data: bytes, pla
         patch.setattr("coatcheck.readers.scanning._LONG", 4097)
         hits = scan(Scanner(make_matcher(pattern), 10_000), data, [place * 150 for place in places])
     assert [(hit.line, hit.at) for hit in hits] == wanted
+
+
+MANY_LINES = st.lists(
+    st.sampled_from(
+        [b"needle", b"xneedle", b"a" * 90, b"b" * 700, b"ab " * 60, b"ab " * 400, b"\n", "ö".encode() * 70]
+    ),
+    max_size=40,
+).map(b"".join)
+FOLLOWED = ["needle", "^.", "b+", r"\bneedle", "x|needle", r"\Qab \E", r"(?-m)^needle", "ö+", "a$"]
+
+
+@given(st.sampled_from(FOLLOWED), MANY_LINES, st.integers(1, 4), st.sampled_from([1 << 20, 300, 1000]))
+def test_following_a_search_finds_every_match_of_a_long_line_once(
+    pattern: str, data: bytes, limit: int, chunk: int
+) -> None:
+    async def follow() -> tuple[list[int], list[int]]:
+        once = await search(Payload(data).open, pattern, max_matches=500)
+        assert isinstance(once, Found)
+        came: list[int] = []
+        following: Any = {}
+        while following is not None:
+            page = await search(Payload(data, chunk=chunk).open, pattern, max_matches=limit, **following)
+            assert isinstance(page, Found)
+            came += [hit.at for hit in page.hits]
+            following = page.next
+        return [hit.at for hit in once.hits], came
+
+    once, came = anyio.run(follow)
+    assert came == once
+
+
+@given(st.sampled_from([r"needle\d\d", "x?needle[0-9]+"]), st.lists(st.integers(170, 330), min_size=30, max_size=60))
+def test_following_the_answers_shows_every_match_of_a_long_line(pattern: str, gaps: list[int]) -> None:
+    data = b"".join(b"needle%02d" % number + b"." * gap for number, gap in enumerate(gaps))
+
+    async def follow() -> str:
+        shown = ""
+        call: dict[str, Any] | None = {}
+        while call is not None:
+            text, _ = await answered(Payload(data), pattern, max_chars=SMALLEST_MAX_CHARS, **call)
+            shown += text
+            following = call_in(text, "search_artifact")
+            call = None if following is None else {name: following[name] for name in ("from_byte", "from_line")}
+        return shown
+
+    shown = anyio.run(follow)
+    assert [number for number in range(len(gaps)) if f"needle{number:02d}" not in shown] == []
 
 
 @pytest.mark.anyio
@@ -543,9 +591,10 @@ class Broken(Payload):
     async def open(self, start: int, end: int | None) -> AsyncIterator[ArtifactReader | None]:
         async with super().open(start, end) as reader:
             assert reader is not None
-            yield ArtifactReader(self.meta, reader.start, reader.end, self.broken(aiter(reader)))
+            async with aclosing(self.broken(aiter(reader))) as chunks:
+                yield ArtifactReader(self.meta, reader.start, reader.end, chunks)
 
-    async def broken(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async def broken(self, chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         async for chunk in chunks:
             if self.read > 3 << 20:
                 raise StoreUnavailable("it broke off")

@@ -154,6 +154,15 @@ async def test_j7_a_stream_to_a_server_that_says_nothing_ends_in_time_and_leaves
         assert there.left == []
 
 
+async def test_what_a_socket_still_has_to_send_is_no_silence_of_the_server(place: Place) -> None:
+    """A body that is written is not yet on its way: sockets take megabytes, which a slow link drains in its time."""
+    async with faulty(place, timeout=1.0, attempts=1) as there:
+        there.proxy.add(slow(request_rate=MIB // 2, on="put_object"))
+        ref = await there.put(SCOPE, PAYLOAD[: 3 * MIB // 2])
+        there.proxy.heal()
+        assert await there.reads(SCOPE, ref) == PAYLOAD[: 3 * MIB // 2]
+
+
 @pytest.mark.slow
 async def test_a_slow_server_is_waited_for_until_the_deadline_and_no_longer(place: Place) -> None:
     async with faulty(place, timeout=2.0, attempts=1) as there:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -293,3 +296,36 @@ def test_the_memory_of_a_stream_is_bounded_whatever_its_length(place: Place, any
 async def test_the_time_may_be_said_as_a_timedelta(place: Place) -> None:
     async with store_at(place, timeout=timedelta(seconds=20), min_age=timedelta(0)) as store:
         assert (await put(store)).created
+
+
+def test_credentials_that_are_refreshed_serve_one_event_loop_after_the_other(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What refreshes them has a lock, which belongs to the loop on which it was first waited for."""
+    giver = tmp_path / "giver.py"
+    giver.write_text(
+        "import datetime, json, time\n"
+        "time.sleep(0.1)\n"  # so that all puts wait for it
+        "soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(minutes=5)\n"  # so soon that each asks again
+        f"print(json.dumps(dict(Version=1, AccessKeyId={place.server.access_key!r}, "
+        f"SecretAccessKey={place.server.secret_key!r}, Expiration=soon.isoformat())))\n"
+    )
+    config = tmp_path / "config"
+    config.write_text(f"[default]\ncredential_process = {sys.executable} {giver}\n")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    options = place.options()
+    for name in ("access_key_id", "secret_access_key"):
+        options.pop(name, None)
+    store = S3Store(place.bucket, **options)
+
+    async def put_some() -> None:
+        async with store, anyio.create_task_group() as group:
+            for number in range(4):
+                put = partial(store.put, SCOPE, b"%d" % number, kind="test/item", media_type="text/plain")
+                group.start_soon(put)
+
+    for backend in ("asyncio", "asyncio", "trio", "trio"):
+        anyio.run(put_some, backend=backend)

@@ -36,7 +36,9 @@ def open_store(url: str, settings: Mapping[str, object] | None = None) -> Artifa
     """The store that ``url`` describes. Nothing is opened or made yet: ``async with`` the store does that.
 
     Args:
-        url: as above.
+        url: ``memory:``, ``file:///path?...`` or ``s3://bucket/prefix?...``, with settings behind the ``?``. Those of
+            each store are the arguments of `MemoryStore`, `DirectoryStore` and `S3Store`; an unknown one is refused
+            with a list of those that are known.
         settings: the same settings by name, as a file has them: numbers, switches, and texts as in a URL. Beside them
             ``extra_put_args``, a table, for a store on S3; and ``write_behind``, which wraps it in a `WriteBehind`.
 

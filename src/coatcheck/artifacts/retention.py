@@ -198,7 +198,7 @@ def parse_duration(text: str) -> timedelta:
     """
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError("expected a whole number and a unit, for example 90, 15m, 12h or 7d")
+        raise ValueError("expected a whole number, of seconds or with a unit: 90, 15m, 12h or 7d")
     number, unit = match.groups()
     try:
         return timedelta(**{_UNITS[unit]: int(number)})

@@ -75,6 +75,10 @@ class Workers:
         job = Job()
         try:
             return await to_thread.run_sync(self._do, job, work, abandon_on_cancel=True, limiter=self._get_limiter())
+        except RuntimeError as error:
+            if job.started:
+                raise
+            raise StoreUnavailable(f"no worker thread can be started ({error})") from None
         finally:
             if not job.done:
                 self._leave_behind(job)

@@ -188,6 +188,13 @@ class Boundary:
             raise ConfigurationError(
                 f"Boundary(ledger_values=...) must be True or False, not {self._ledger_values!r:.80}"
             )
+        if truncation is not None:
+            for tool in self.tools.values():
+                if tool.answers_within is not None and tool.answers_within > truncation.max_chars:
+                    raise ConfigurationError(
+                        f"Truncation.max_chars is {truncation.max_chars}, but the tool {tool.name} answers within "
+                        f"{tool.answers_within} characters, and would be cut; raise it, or lower that of the tool"
+                    )
         if placement is not None and truncation is not None:
             largest = MAX_TICKET_CHARS
             if placement.preview_chars:
@@ -261,8 +268,8 @@ class Boundary:
     def from_toml(cls, path: str | PathLike[str], **settings: Any) -> Boundary:
         """Build a boundary from a TOML file whose keys are this class's arguments; ``settings`` win over the file.
 
-        Tools, rules, middleware, approvals and on_event are named as ``module:attribute``; durations may be
-        written ``90``, ``"15m"``, ``"12h"``, ``"7d"``.
+        Tools, rules, middleware, approvals and on_event are named as ``module:attribute``, which may be a list of
+        tools, rules or middleware, too; durations may be written ``90``, ``"15m"``, ``"12h"``, ``"7d"``.
 
         Raises:
             ConfigurationError: with the path of what is wrong (``$.placement.max_inline_chars``).

@@ -20,7 +20,8 @@ from coatcheck.steps.truncation import Truncation
 
 __all__ = ["read_toml"]
 
-_Object = Annotated[str, msgspec.Meta(pattern=r"^[\w.]+:[\w.]+$")]
+_OBJECT = r"^[\w.]+:[\w.]+$"
+_Object = Annotated[str, msgspec.Meta(pattern=_OBJECT)]
 _Duration = int | float | str
 
 
@@ -72,17 +73,18 @@ def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
         text = Path(path).read_text(encoding="utf-8")
         file = msgspec.convert(tomllib.loads(text), _File)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path} is not TOML: {error}") from None
+        raise ConfigurationError(f"it is not TOML: {error}") from None
     except UnicodeDecodeError as error:
-        raise ConfigurationError(f"{path} is not UTF-8 at byte {error.start}") from None
+        raise ConfigurationError(f"it is not UTF-8 at byte {error.start}") from None
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{path}: {error}") from None
+        raise ConfigurationError(_mended(str(error))) from None
     settings = {name: value for name, value in msgspec.structs.asdict(file).items() if value is not msgspec.UNSET}
     if isinstance(file.store, dict):
         settings["store"] = _store(file.store)
     for name in ("tools", "rules", "middleware"):
         if name in settings:
-            settings[name] = [_load(spec, f"$.{name}[{index}]") for index, spec in enumerate(settings[name])]
+            loaded = [_load(spec, f"$.{name}[{index}]") for index, spec in enumerate(settings[name])]
+            settings[name] = [each for found in loaded for each in (found if isinstance(found, list) else [found])]
     for name in ("approvals", "on_event", "graph", "instructions"):
         if name in settings:
             settings[name] = _load(settings[name], f"$.{name}")
@@ -94,6 +96,15 @@ def read_toml(path: str | PathLike[str]) -> dict[str, Any]:
     if "truncation" in settings:
         settings["truncation"] = _at("$.truncation", Truncation, max_chars=settings["truncation"].max_chars)
     return settings
+
+
+def _mended(problem: str) -> str:
+    """What msgspec says of a file, and what would be right."""
+    if "matching regex" in problem:
+        return problem.replace(f"`str` matching regex {_OBJECT!r}", "module:attribute, as in myapp.tools:export_orders")
+    if "unknown field" in problem and " - at " not in problem:
+        return f"{problem} - at `$`; it may hold {', '.join(_File.__struct_fields__)}"
+    return problem
 
 
 def _placement(table: _PlacementTable) -> Placement:

@@ -27,7 +27,7 @@ from coatcheck.boundary.slots import RunningThreads, Slots
 from coatcheck.boundary.tool import Tool
 from coatcheck.call import ToolCall
 from coatcheck.dispatch import Dispatch, Limit, is_stray
-from coatcheck.errors import DeclarationError, RenderingError
+from coatcheck.errors import DeclarationError, RenderingError, StoreUnavailable
 from coatcheck.events import AbsenceDeclared, CoverageDeclared, ForeignEnvelope, NearMiss
 from coatcheck.flow import Ended, Flow, flowing, undeliverable
 from coatcheck.outcome import Inline, Outcome, carried, failed
@@ -370,6 +370,10 @@ class Execution:
             return failed(call, f"{runner.name} waited for something that was cancelled.", executed=True)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is its answer
             _log.info("the tool %s raised", runner.name, exc_info=True)
+            if runner.tool.reader is not None and isinstance(error, StoreUnavailable):
+                # It speaks to the operator, of endpoints and settings, and is in the event.
+                said = "The store of this host cannot answer now: try again later, or go on without it."
+                return failed(call, said, executed=True)
             return failed(call, message_of(error), executed=True)
         try:
             if may_declare(value):

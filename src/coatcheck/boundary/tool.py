@@ -11,7 +11,7 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 
@@ -50,6 +50,7 @@ class Tool(Generic[P, R]):
         search: what it searches, for absences that say by themselves where they looked, or ``None``.
         wants: the arguments that are refs, and what the tool takes in their place.
         reader: what it does with refs, where it reads them back for the model, or ``None``.
+        answers_within: no text of its is longer, in characters, as far as it says so, or ``None``.
         context: the parameter for which it asks its `ToolContext`, or ``None``.
         function: the function itself.
         takes_arguments: whether it has parameters of its own.
@@ -74,6 +75,7 @@ class Tool(Generic[P, R]):
         search: Search | None = None,
         wants: Mapping[str, str] | None = None,
         reader: ReaderRole | None = None,
+        answers_within: int | None = None,
     ) -> None:
         if not callable(function):
             raise ConfigurationError(f"a tool must be a function, not {function!r:.80}")
@@ -105,7 +107,14 @@ class Tool(Generic[P, R]):
                 f"tool {self.name}: reader must be 'read', 'search' or 'query', not {reader!r:.80}"
             )
         self.reader: ReaderRole | None = reader
+        self.answers_within: int | None = (
+            None if answers_within is None else check_whole(f"tool {self.name}: answers_within", answers_within)
+        )
         hints = _readable_hints(self.name, function)
+        if next(iter(hints), None) == "self":
+            raise ConfigurationError(
+                f"tool {self.name} takes self: make the tool of a bound method, tool(it.{self.name})"
+            )
         self.context: str | None = _context_of(self.name, function, hints)
         named = [each.name for each in _named(function) if each.name != self.context]
         self.wants: Mapping[str, Want] = check_wants(self.name, wants, hints, named)
@@ -182,6 +191,7 @@ def tool(
     search: Search | None = None,
     wants: Mapping[str, str] | None = None,
     reader: ReaderRole | None = None,
+    answers_within: int | None = None,
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[P, R] | None = None,
@@ -198,6 +208,7 @@ def tool(
     search: Search | None = None,
     wants: Mapping[str, str] | None = None,
     reader: ReaderRole | None = None,
+    answers_within: int | None = None,
 ) -> Tool[P, R] | Callable[[Callable[P, R]], Tool[P, R]]:
     """Make a tool of a function, and declare what only its author knows.
 
@@ -218,6 +229,8 @@ def tool(
             is handed what its annotation asks for: the decoded value, `bytes`, `str`, a `Path` (a private file that is
             gone after the call) or an `ArtifactReader`.
         reader: what it does for the model with refs; its results are never placed, and tickets name it.
+        answers_within: how many characters a text of the tool has at most, for one that keeps a bound of its own: a
+            boundary whose truncation would cut it all the same is refused.
 
     Raises:
         ConfigurationError: naming the tool and the setting or parameter that cannot be honoured.
@@ -237,6 +250,7 @@ def tool(
             search=search,
             wants=wants,
             reader=reader,
+            answers_within=answers_within,
         )
 
     return make if function is None else make(function)
@@ -251,6 +265,8 @@ def as_tool(candidate: object, where: str) -> Tool[..., Any]:
     if isinstance(candidate, Tool):
         return candidate
     if callable(candidate) and not isinstance(candidate, type):
+        if getattr(candidate, "__module__", None) == "coatcheck.readers.tools":
+            raise ConfigurationError(f"{where} is the function that makes the readers: call it, [*readers.tools()]")
         return Tool(candidate)
     raise ConfigurationError(f"{where} must be a function or a @tool, not {candidate!r:.80}")
 
@@ -367,8 +383,22 @@ def _arguments_type(
         )
         msgspec.json.Decoder(struct)
     except (TypeError, ValueError, NameError) as error:
-        raise ConfigurationError(f"tool {name}: its parameters have a type that JSON cannot carry ({error})") from error
+        raise _untakable(name, fields, error) from error
     return struct, takes_any
+
+
+def _untakable(name: str, fields: Sequence[Any], error: Exception) -> ConfigurationError:
+    """The error for parameters of which one has a type that cannot be read from JSON, naming the first of them."""
+    for parameter, hint, *_ in fields:
+        try:
+            msgspec.json.schema(hint)
+            msgspec.json.Decoder(hint)
+        except (TypeError, ValueError, NameError):
+            return ConfigurationError(
+                f"tool {name}: the parameter {parameter!r} has the type {hint!r:.100}, which is not read from "
+                "JSON here: take plain types, an enum, a dataclass, a TypedDict or a msgspec.Struct"
+            )
+    return ConfigurationError(f"tool {name}: its parameters have a type that JSON cannot carry ({error})")
 
 
 def _hints(function: Any) -> dict[str, Any]:
@@ -396,7 +426,8 @@ def _schema(name: str, arguments_type: type[msgspec.Struct], takes_any: bool) ->
     try:
         (schema,), components = msgspec.json.schema_components([arguments_type], ref_template="#/$defs/{name}")
     except TypeError as error:
-        raise ConfigurationError(f"tool {name}: its parameters have a type that JSON cannot carry ({error})") from error
+        fields = [(each.name, each.type) for each in msgspec.structs.fields(arguments_type)]
+        raise _untakable(name, fields, error) from error
     own: dict[str, Any] = components.pop(str(schema["$ref"]).rpartition("/")[2])
     own.pop("title", None)
     own["additionalProperties"] = takes_any

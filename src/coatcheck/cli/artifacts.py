@@ -23,7 +23,7 @@ from coatcheck.cli.settings import JsonOption, ScopeOption, StoreOption, chosen_
 from coatcheck.errors import IntegrityError, InvalidRange
 from coatcheck.readers.locating import locate_tail, locate_value
 from coatcheck.readers.ranges import CharCutter, LineCutter, parse_lines, parse_slice
-from coatcheck.readers.refs import ReaderError
+from coatcheck.readers.refs import ReaderError, clean_ref
 from coatcheck.results.binary import is_textual
 
 __all__ = ["get", "head", "missing", "read", "rm"]
@@ -31,7 +31,10 @@ __all__ = ["get", "head", "missing", "read", "rm"]
 _MOST_LINES = 10**15
 
 RefArgument = Annotated[
-    str, typer.Argument(metavar="REF", help="The ref, as a ticket names it: art_...", show_default=False)
+    str,
+    typer.Argument(
+        metavar="REF", help="The ref, as a ticket names it: art_...", show_default=False, callback=clean_ref
+    ),
 ]
 
 

@@ -117,7 +117,8 @@ async def exec_command(
 
     Standard error passes through. Standard input is the command's, unless it is a terminal: then there is none.
     Signals go to the command; a second one to end, or 5 seconds, kills it. When the command ends, what it left
-    running is ended, too. Where the store cannot take the output, the command goes on all the same.
+    running is ended, too. Where the store cannot take the output, the command goes on all the same;
+    where it cannot even be opened, the command is not run.
     """
     name = tool_name(argv)
     whose = chosen_scope(scope)

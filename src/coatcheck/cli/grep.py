@@ -13,7 +13,7 @@ from coatcheck.cli.edge import WRONG, command
 from coatcheck.cli.output import complain, print_json, print_lines
 from coatcheck.cli.settings import JsonOption, ScopeOption, StoreOption, chosen_scope, readable_store
 from coatcheck.errors import ConfigurationError
-from coatcheck.readers.refs import ReaderError, clean_ref
+from coatcheck.readers.refs import ReaderError
 from coatcheck.readers.searching import LARGEST_CONTEXT, LARGEST_MAX_MATCHES, Found, search
 
 __all__ = ["grep"]
@@ -47,14 +47,14 @@ async def grep(
 
     Exit codes: 0 some line matches, 1 none does, or nothing there or binary or damaged or not reachable, 2 usage.
     """
-    whose, named = chosen_scope(scope), clean_ref(ref)
+    whose = chosen_scope(scope)
     left = most
     start: dict[str, Any] | None = {}
     code = WRONG
     async with readable_store(store) as opened:
 
         def open_(first: int, end: int | None) -> AbstractAsyncContextManager[ArtifactReader | None]:
-            return opened.open(whose, named, first, end)
+            return opened.open(whose, ref, first, end)
 
         while start is not None and left != 0:
             few = LARGEST_MAX_MATCHES if left is None else min(left, LARGEST_MAX_MATCHES)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
+from coatcheck import __version__
 from coatcheck.cli.artifacts import get, head, read, rm
 from coatcheck.cli.doctor import doctor
 from coatcheck.cli.exec import EXIT_CODES, exec_command
@@ -20,13 +23,24 @@ app: typer.Typer = typer.Typer(
     name="coatcheck",
     help="The boundary between an AI agent's tools and its model.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help: nothing in it is markup, and rich is not even imported
 )
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"coatcheck {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def coatcheck() -> None:
+def coatcheck(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Show the version, and exit.")
+    ] = False,
+) -> None:
     """With a callback, a program of one command still wants that command's name."""
 
 

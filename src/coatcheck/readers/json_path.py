@@ -135,6 +135,8 @@ def _find(text: Text, steps: tuple[str | int, ...], lines: bool, look_for_end: i
             yield from _go_to_index(text, int(step), spelled)
         elif first == 0x5B:
             raise ReaderError(f"{spelled} is an array: name an element by its index, as in {spelled}[0]")
+        elif spelled == "$":
+            raise ReaderError("the artifact is no JSON object or array, so no path leads into it: read it by lines")
         else:
             raise ReaderError(f"{spelled} is {_KINDS.get(first or 0, 'a number')}: there is nothing in it")
         spelled = _spell_path(spelled, step)

@@ -98,7 +98,7 @@ def query_tool(name: str, max_chars: int, limits: QueryLimits | None = None) -> 
         f'that is itself too large can be stored with into="artifact". A query has at most {MAX_QUERY_CHARS} '
         f"characters and {bounds.seconds:g} seconds."
     )
-    return tool(name=name, description=description, reader="query")(query_artifact)
+    return tool(name=name, description=description, reader="query", answers_within=max_chars)(query_artifact)
 
 
 async def _stored(ctx: ToolContext, produced: Produced, parent: str, kind: str) -> str:

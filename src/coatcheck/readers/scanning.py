@@ -4,7 +4,7 @@ Laws:
 
 * What is found does not depend on how the payload comes in chunks, and equals what a search of each line finds. In a
   line of more than 4 KiB, such as JSON without newlines, that is more than the first match: every one that is not shown
-  with the one before it.
+  with the one before it. A search that goes on where one had ended finds what that would have found.
 * Memory is bounded whatever the length of the payload and of its lines: a line of more than a mebibyte (for a
   pattern of many states, 64 KiB) is searched in overlapping windows, which miss at most a match of more than a
   sixteenth of that. No window finds what the line does not hold.
@@ -25,20 +25,22 @@ _library: Any = None
 with suppress(ImportError):  # of the extra `readers`; it counts seven times as fast as bytes do
     _library = import_module("stringzilla")
 
-__all__ = ["SECONDS", "Hit", "Scanner", "newlines"]
+__all__ = ["SECONDS", "SEEN_BEFORE", "Hit", "Scanner", "newlines"]
 
 SECONDS = 20.0
 """How long one search goes on; then it answers with what it has, and says where to search on."""
 
+SEEN_BEFORE = 8
+"""So many bytes before a place are enough for an anchor or a word boundary there."""
+
 _BLOCK = 2 << 20
 _WORK = 1 << 26
 _SMALLEST_STEP = 1 << 14
-_LINES_AT_ONCE = 256
+_LINE_COSTS = 1000  # what a line costs beside its bytes, in bytes
 _LONG = 1 << 20
 _HEAVY = 256
 _LONG_FOR_HEAVY = 1 << 16
 _OVERLAPPING = 16
-_SEEN_BEFORE = 8
 _MATCHES_AGAIN = 4096  # bytes of a line, from which on it is found again and again
 _LINE_SHOWN = 300
 _BEFORE_SHOWN = 100
@@ -88,7 +90,9 @@ class Scanner:
     Args:
         matcher: what finds.
         limit: how many matching lines are wanted.
-        offset: the byte of the payload with which the first chunk begins.
+        offset: the byte of the payload at which to begin.
+        before: so many bytes before that begin the first chunk, from 0 to `SEEN_BEFORE`: what an anchor or a word
+            boundary at the beginning looks at, and what tells whether a line begins there.
         line: the number of the line there; ``None``: nobody knows.
         seconds: how long to search, from now on.
     """
@@ -99,12 +103,14 @@ class Scanner:
         limit: int,
         *,
         offset: int = 0,
+        before: int = 0,
         line: int | None = 1,
         seconds: float = SECONDS,
     ) -> None:
         self._matcher = matcher
         self._limit = limit
-        self._base = offset
+        self._base = offset - before
+        self._before = before  # bytes of the data that are only looked at, until the first line is over
         self._line = 1 if line is None else line
         self._numbered = line is not None
         self._rest = b""
@@ -113,6 +119,8 @@ class Scanner:
         self._window_bytes = _LONG if matcher.cost <= _HEAVY else _LONG_FOR_HEAVY
         self._reached = 0
         self._step = max(min(_WORK // matcher.cost, _BLOCK), _SMALLEST_STEP)
+        if matcher.cost > _HEAVY:  # only a single line is more than a window, then
+            self._step = min(self._step, self._window_bytes)
         self._deadline = time.monotonic() + seconds
         self.given_up = False
         self.timed_out: bool = False
@@ -131,13 +139,15 @@ class Scanner:
             newline = chunk.find(b"\n") + 1
             if newline:
                 line = self._rest + chunk[:newline]
-                self._block(line, 0, len(line))
-                self._base += len(line) - newline
-                self._rest = b""
-                return self._search(chunk, newline, last)
+                if len(line) > self._before:
+                    self._block(line, self._before, len(line))
+                    self._before = 0
+                    self._base += len(line) - newline
+                    self._rest = b""
+                    return self._search(chunk, newline, last)
         data = self._rest + chunk if self._rest else chunk
         self._rest = b""
-        return self._search(data, 0, last)
+        return self._search(data, 0 if self._long is not None else self._before, last)
 
     def _search(self, data: bytes, start: int, last: bool) -> bool:
         """Search ``data``, which begins at the byte ``_base``, from ``start`` on."""
@@ -152,14 +162,16 @@ class Scanner:
             end = len(data) if last else data.rfind(b"\n", start) + 1
             if end > start:
                 self._block(data, start, end)
-                start = end
+                start, self._before = end, 0
         if self.resume is not None:
             return False
-        self._rest = data[start:] if start else data
-        self._base += start
+        start -= self._before  # a line that was not searched yet keeps what is before it
+        self._rest = data[start:] if start > 0 else data
+        self._base += max(start, 0)
         if len(self._rest) > self._window_bytes and not last:
             rest, self._rest = self._rest, b""
-            self._long = (self._base, 0)
+            self._long = (self._base + self._before, self._before)
+            self._before = 0
             self._window(rest)
         return self.resume is None
 
@@ -169,6 +181,7 @@ class Scanner:
             self._each_line(data, start, end)
             return
         at = counted = start
+        cut_off = self._first_is_cut_off(data)
         piece = self._piece(data, at, end)
         while at < end:
             if piece - at > self._window_bytes and self._matcher.cost > _HEAVY:  # it is one line
@@ -195,12 +208,16 @@ class Scanner:
             if self._numbered:
                 self._line += newlines(data, counted, begin)
             counted = begin
-            self._keep(data, begin, match[0], match[1], behind)
+            long = behind - begin > _MATCHES_AGAIN or (cut_off and begin == start)
+            self._keep(data, begin, match, behind, long=long)
             at = _beyond(match)
-            in_line = behind - begin > _MATCHES_AGAIN and at < behind
+            in_line = long and at < behind
             if not in_line:
                 at = behind + 1
             if self._full(at, end, in_line=in_line):
+                return
+            if self._out_of_time():
+                self._stop(min(at, end), in_line=in_line)
                 return
             if at >= piece:
                 piece = self._piece(data, at, end)
@@ -217,42 +234,67 @@ class Scanner:
         self.timed_out = self.given_up or time.monotonic() >= self._deadline
         return self.timed_out
 
+    def _first_is_cut_off(self, data: bytes) -> bool:
+        """Whether the first line had begun before: then it is a long one, which is searched further."""
+        return self._before > 0 and data[self._before - 1] != 0x0A
+
     def _each_line(self, data: bytes, start: int, end: int) -> None:
-        at = start
+        at, work = start, 0
+        cut_off, before = self._first_is_cut_off(data), self._before
         while at < end:
             behind = data.find(b"\n", at, end)
             behind = end if behind < 0 else behind
-            match = self._in_windows(data[at:behind], 0, behind - at)
-            if self.timed_out:
-                self.resume = (self._base + at + self._reached, self._line if self._numbered else None)
-                return
-            if match is not None:
-                self._keep(data, at, at + match[0], at + match[1], behind)
-                if self._full(behind + 1, end):
+            line = data[at - before : behind] if cut_off else data[at:behind]
+            first = before if cut_off else 0
+            long = cut_off or len(line) > _MATCHES_AGAIN
+            seen = first
+            while seen <= len(line) and (match := self._in_windows(line, seen, len(line))) is not None:
+                place = at - first
+                self._keep(data, at, (place + match[0], place + match[1]), behind, long=long)
+                seen = _beyond(match)
+                if not long or seen >= len(line):
+                    if self._full(behind + 1, end):
+                        return
+                    break
+                if self._full(place + seen, end, in_line=True):
                     return
-            self._line += 1
-            at = behind + 1
-            if at < end and self._line % _LINES_AT_ONCE == 0 and self._out_of_time():
-                self.resume = (self._base + at, self._line if self._numbered else None)
+                if self._out_of_time():
+                    self._stop(place + seen, in_line=True)
+                    return
+            if self.timed_out:
+                self.resume = (self._base + at - first + self._reached, self._line if self._numbered else None)
                 return
+            self._line += 1
+            at, cut_off = behind + 1, False
+            work += (len(line) + _LINE_COSTS) * self._matcher.cost
+            if at < end and work >= _WORK:
+                work = 0
+                if self._out_of_time():
+                    self.resume = (self._base + at, self._line if self._numbered else None)
+                    return
 
-    def _keep(self, data: bytes, begin: int, at: int, match_end: int, end: int) -> None:
-        shown, shown_from, whole = _excerpt(data, begin, at, match_end, end)
+    def _keep(self, data: bytes, begin: int, match: tuple[int, int], end: int, *, long: bool) -> None:
+        shown, shown_from, whole = _excerpt(data, begin, match, end, long=long)
         line = self._line if self._numbered else None
-        self.hits.append(Hit(line, self._base + begin, self._base + at, shown, self._base + shown_from, whole))
+        self.hits.append(Hit(line, self._base + begin, self._base + match[0], shown, self._base + shown_from, whole))
 
     def _full(self, behind: int, end: int, *, in_line: bool = False) -> bool:
         if len(self.hits) < self._limit:
             return False
-        line = self._line if in_line else self._line + 1
-        self.resume = (self._base + min(behind, end), line if self._numbered else None)
+        self._stop(min(behind, end), in_line=in_line)
         return True
+
+    def _stop(self, at: int, *, in_line: bool) -> None:
+        line = self._line if in_line else self._line + 1
+        self.resume = (self._base + at, line if self._numbered else None)
 
     def _in_windows(self, data: bytes, start: int, end: int) -> tuple[int, int] | None:
         """The first match in a part of a line, which is searched in overlapping windows."""
         while True:
             stop = min(end, start + self._window_bytes)
             match = self._matcher.find(data, start, stop)
+            if match is not None and match[1] == stop < end:  # it may be longer than the window shows
+                match = self._matcher.find(data, match[0], min(end, match[0] + self._window_bytes))
             if match is not None or stop == end:
                 return match
             start = stop - self._window_bytes // _OVERLAPPING
@@ -264,13 +306,15 @@ class Scanner:
         """Search a part of a long line that is not its end, and keep what the next part must see again."""
         assert self._long is not None
         begin, seen = self._long
-        seen = self._search_long(data, begin, seen, len(data) - 1)
+        kept = min(len(data), self._window_bytes // _OVERLAPPING + SEEN_BEFORE + _LINE_SHOWN)
+        left = len(data) - kept
+        # What is shown behind a match is there; and what may go on in the next part is left to it.
+        seen = self._search_long(data, begin, seen, len(data) - _LINE_SHOWN, again=left + SEEN_BEFORE)
         if self.resume is not None:
             return
-        kept = min(len(data), self._window_bytes // _OVERLAPPING + _SEEN_BEFORE)
-        self._base += len(data) - kept
-        self._rest = data[len(data) - kept :]
-        self._long = (begin, max(min(_SEEN_BEFORE, kept), seen - (len(data) - kept)))
+        self._base += left
+        self._rest = data[left:]
+        self._long = (begin, max(SEEN_BEFORE if left else 0, seen - left))
 
     def _end_of_long(self, data: bytes, end: int, behind: int) -> None:
         assert self._long is not None
@@ -282,33 +326,47 @@ class Scanner:
         if self.resume is None and not self._full(behind, behind):
             self._line += 1
 
-    def _search_long(self, data: bytes, begin: int, seen: int, end: int) -> int:
-        """Find what matches in a part of a long line, from ``seen`` up to ``end``: from where on to look next."""
+    def _search_long(self, data: bytes, begin: int, seen: int, end: int, *, again: int | None = None) -> int:
+        """Find what matches in a part of a long line, from ``seen`` up to ``end``: from where on to look next.
+
+        Args:
+            again: what begins there or behind, and reaches the end, is left to the next part; ``None``: there is none.
+        """
         while seen < end and (match := self._in_windows(data, seen, end)) is not None:
+            if again is not None and match[1] >= end and match[0] >= again:
+                return match[0]
             self._keep_long(data, begin, match)
             seen = _beyond(match)
             if self._full(seen, len(data), in_line=True):
                 return seen
+            if self._out_of_time():
+                self._stop(min(seen, len(data)), in_line=True)
+                return seen
         if self.timed_out:
-            self.resume = (self._base + self._reached, self._line if self._numbered else None)
+            self._stop(self._reached, in_line=True)
         return seen
 
     def _keep_long(self, data: bytes, begin: int, match: tuple[int, int]) -> None:
-        shown, shown_from, _ = _excerpt(data, 0, match[0], match[1], len(data))
+        shown, shown_from, _ = _excerpt(data, 0, match, len(data), long=True)
         line = self._line if self._numbered else None
         self.hits.append(Hit(line, begin, self._base + match[0], shown, self._base + shown_from, False))
 
 
 def _beyond(match: tuple[int, int]) -> int:
-    """Behind what is shown of a match in a long line, less a character that may be cut off there."""
-    return max(match[1], match[0] + _LINE_SHOWN - _BEFORE_SHOWN - 3)
+    """Behind what is shown of a match in a long line, less a character that may be cut off there, and less as much as
+    the match is long: another such one that is cut off there is found again.
+    """
+    return max(match[1], match[0] + _LINE_SHOWN - _BEFORE_SHOWN - 3 - (match[1] - match[0]))
 
 
-def _excerpt(data: bytes, begin: int, at: int, match_end: int, end: int) -> tuple[bytes, int, bool]:
-    """So much of a line as is shown, around its match: bytes, where they begin, and whether they are all of it."""
+def _excerpt(data: bytes, begin: int, match: tuple[int, int], end: int, *, long: bool) -> tuple[bytes, int, bool]:
+    """So much of a line as is shown, around its match: bytes, where they begin, and whether they are all of it.
+
+    Of a long one as much is shown behind a match as `_beyond` passes over.
+    """
     if end - begin <= _LINE_SHOWN:
         return data[begin:end], begin, True
-    first = begin if match_end - begin <= _LINE_SHOWN else max(begin, at - _BEFORE_SHOWN)
+    first = begin if match[1] - begin <= _LINE_SHOWN and not long else max(begin, match[0] - _BEFORE_SHOWN)
     first += belonging_before(data[max(begin, first - 3) : first], data[first : first + 3])
     last = min(end, first + _LINE_SHOWN)
     if last < end:

@@ -30,7 +30,7 @@ from coatcheck.readers.answers import (
 from coatcheck.readers.characters import decode
 from coatcheck.readers.matching import make_matcher
 from coatcheck.readers.refs import Opener, ReaderError
-from coatcheck.readers.scanning import SECONDS, Hit, Scanner
+from coatcheck.readers.scanning import SECONDS, SEEN_BEFORE, Hit, Scanner
 from coatcheck.results.binary import is_textual
 
 __all__ = [
@@ -121,12 +121,13 @@ async def search(
     line = from_line if from_byte else 1
     # Two parts, because a whole payload is compared with its digest, which takes longer than searching it.
     middle = from_byte + _FIRST_PART
-    async with open_(from_byte, middle) as reader:
+    before = min(from_byte, SEEN_BEFORE)
+    async with open_(from_byte - before, middle) as reader:
         if reader is None:
             return None
         meta = reader.meta
         textual = is_textual(meta.media_type)
-        scanner = Scanner(matcher, max_matches, offset=from_byte, line=line, seconds=seconds)
+        scanner = Scanner(matcher, max_matches, offset=from_byte, before=before, line=line, seconds=seconds)
         more = False
         if textual:
             more = await _scan(aiter(reader), scanner, last=meta.bytes <= middle)
@@ -260,9 +261,8 @@ def render(
     following, searched = found.next, found.searched
     if shown < len(found.hits):
         rest, before = found.hits[shown], found.hits[shown - 1] if shown else None
-        searched = rest.start
-        if before is not None and before.start == rest.start:  # in the same line, behind what is shown of it
-            searched = before.shown_from + len(before.shown)
+        same_line = before is not None and before.start == rest.start
+        searched = rest.at if same_line else rest.start
         following = {"from_byte": searched} | ({} if rest.line is None else {"from_line": rest.line})
     lines_shown = len({hit.start for hit in found.hits[:shown]})
     where = f"{lines_shown} matching {'line' if lines_shown == 1 else 'lines'}"

@@ -124,7 +124,7 @@ def read_tool(name: str, max_chars: int) -> Tool[..., Any]:
         f"{max_chars} characters, and says how much is left and the exact call that reads on. What is no text is "
         "described."
     )
-    return tool(name=name, description=description, reader="read")(read_artifact)
+    return tool(name=name, description=description, reader="read", answers_within=max_chars)(read_artifact)
 
 
 def search_tool(name: str, reading: str, max_chars: int) -> Tool[..., Any]:
@@ -190,7 +190,7 @@ def search_tool(name: str, reading: str, max_chars: int) -> Tool[..., Any]:
         "whether all was searched and the exact call that searches on. Whatever its size, it is searched in time "
         "linear in it."
     )
-    return tool(name=name, description=description, reader="search")(search_artifact)
+    return tool(name=name, description=description, reader="search", answers_within=max_chars)(search_artifact)
 
 
 def _opener(ctx: ToolContext, ref: str) -> Opener:

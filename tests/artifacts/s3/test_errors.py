@@ -136,7 +136,7 @@ def test_whatever_botocore_raises_is_told_without_what_it_quotes(kind: type[Boto
         (botocore.exceptions.ConnectTimeoutError(endpoint_url=URL), "did not answer in time"),
         (botocore.exceptions.ReadTimeoutError(endpoint_url=URL), "did not answer in time"),
         (TimeoutError(URL), "did not answer in time"),
-        (botocore.exceptions.EndpointConnectionError(endpoint_url=URL), "is it up, and is endpoint_url right?"),
+        (botocore.exceptions.EndpointConnectionError(endpoint_url=URL), "is it up, and are the network"),
         (botocore.exceptions.ConnectionClosedError(endpoint_url=URL), "broke"),
         (ConnectionResetError(URL), "broke"),
         (OSError(URL), "broke"),

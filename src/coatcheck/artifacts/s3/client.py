@@ -14,18 +14,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import anyio
 from anyio import to_thread
+from anyio.lowlevel import RunVar
 
 from coatcheck.artifacts.s3.body import Body
-from coatcheck.artifacts.s3.settings import Connection
+from coatcheck.artifacts.s3.settings import SLOWEST, Connection
 from coatcheck.errors import ConfigurationError
+from coatcheck.loops import trio_here
 
 __all__ = ["Client", "opened_client"]
 
@@ -35,8 +37,10 @@ Client = Any
 _SIGNER = "coatcheck-s3v4"
 _LONGEST_CONNECT = 5.0  # seconds
 _LONGEST_SILENCE = 3600.0
+_SENT_AHEAD = 8 << 20  # bytes at most that a socket takes before they are on their way
 _OPENING = 10.0  # seconds, beside the timeout: credentials may have to be fetched, and much is imported
-_sessions: dict[bool, Any] = {}
+_session: RunVar[Any] = RunVar("coatcheck.artifacts.s3.session")
+_loaders: list[Any] = []  # the one that reads botocore's models, for all sessions of the process
 _making = threading.Lock()
 
 
@@ -47,9 +51,8 @@ async def opened_client(connection: Connection) -> AsyncIterator[Client]:
     Raises:
         ConfigurationError: the extra is not installed, or a setting of the environment cannot be honoured.
     """
-    trio: Any = sys.modules.get("trio")
-    on_trio = trio is not None and bool(trio.lowlevel.in_trio_run())
-    session, arguments = await to_thread.run_sync(_prepare, connection, on_trio)
+    session, arguments = await to_thread.run_sync(_prepare, connection, trio_here() is not None, _session.get(None))
+    _session.set(session)
     from botocore.exceptions import BotoCoreError
 
     problem = None
@@ -62,28 +65,33 @@ async def opened_client(connection: Connection) -> AsyncIterator[Client]:
         except (BotoCoreError, ValueError) as error:
             problem = f"the S3 client cannot be made: {type(error).__name__}"
         else:
-            _adapt(client, own_endpoint=connection.endpoint_url is not None)
+            _adapt(client, connection)
             yield client
     if problem is not None:
         raise ConfigurationError(problem)
 
 
-def _prepare(connection: Connection, on_trio: bool) -> tuple[Any, dict[str, Any]]:
-    """The process's session for this kind of event loop, and what a client is made with. It blocks."""
+def _prepare(connection: Connection, on_trio: bool, session: Any) -> tuple[Any, dict[str, Any]]:
+    """The event loop's session, and what a client is made with. It blocks.
+
+    A session belongs to one loop: its credentials have a lock of that loop, and are refreshed under it.
+    """
     try:
         from aiobotocore.config import AioConfig
         from aiobotocore.httpsession import AIOHTTPSession
         from aiobotocore.httpxsession import HttpxSession
+        from botocore.exceptions import BotoCoreError
 
         importlib.import_module("zlib_ng")  # which parts are summed up with
     except ImportError as error:
         raise ConfigurationError(f"a store on S3 needs the extra s3, for want of {error.name}: coatcheck[s3]") from None
     _know_payloads()
     with _making:
-        session = _sessions.get(on_trio)
         if session is None:
-            session = _sessions[on_trio] = _make_session(AioConfig(http_session_cls=HttpxSession) if on_trio else None)
+            session = _make_session(AioConfig(http_session_cls=HttpxSession) if on_trio else None)
         session.warm_up_loader_caches("s3")
+        with suppress(BotoCoreError):  # files that cannot be read are told where the client is made
+            session.get_scoped_config()
         region = connection.region or session.get_config_variable("region")
     if region is None and connection.endpoint_url is not None:
         region = "us-east-1"  # what servers other than AWS call their only region
@@ -123,25 +131,38 @@ def _make_session(config: Any) -> Any:
     from aiobotocore.session import get_session
 
     session = get_session()
+    if not _loaders:
+        _loaders.append(session.get_component("data_loader"))
+    session.register_component("data_loader", _loaders[0])
     if config is not None:
         session.set_default_client_config(config)  # tells the fetchers of credentials on which loop they run
     return session
 
 
-def _adapt(client: Client, *, own_endpoint: bool) -> None:
+def _adapt(client: Client, connection: Connection) -> None:
     """Take out of a client what does harm here."""
     from botocore.handlers import add_expect_header
 
     client.meta.events.unregister("before-call.s3", add_expect_header)
     client.meta.events.register("choose-signer.s3", _choose_signer)
     client.meta.events.register("before-call.s3.CompleteMultipartUpload", _have_patience)
-    if own_endpoint:
+    for operation in ("PutObject", "UploadPart"):
+        client.meta.events.register(
+            f"before-call.s3.{operation}", partial(_wait_for_a_body, once=connection.timeout / connection.attempts)
+        )
+    if connection.endpoint_url is not None:
         client.meta.events.register("before-call.s3", _follow_nothing)
 
 
 def _have_patience(context: dict[str, Any], **_: object) -> None:
     """Let the deadline of the request alone end it: a server may be silent while it puts the parts together."""
     context["read_timeout"] = _LONGEST_SILENCE
+
+
+def _wait_for_a_body(context: dict[str, Any], params: dict[str, Any], once: float, **_: object) -> None:
+    """Let what the machine still has to send take its time: the transport calls it silence of the server."""
+    size = int(params["headers"].get("Content-Length", 0))
+    context["read_timeout"] = once + min(size, _SENT_AHEAD) / SLOWEST
 
 
 def _follow_nothing(context: dict[str, Any], **_: object) -> None:

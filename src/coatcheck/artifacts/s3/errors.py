@@ -133,11 +133,11 @@ def _unreached(error: BaseException, place: Place) -> str:
     if isinstance(error, (NoCredentialsError, PartialCredentialsError)):
         return "there are no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile or a role"
     if isinstance(error, SSLError) or _is_tls(error):
-        return f"TLS with {place.endpoint} failed; if its certificate is your own, give ca_bundle"
+        return f"TLS with {place.endpoint} failed; does it speak TLS? If its certificate is your own, give ca_bundle"
     if isinstance(error, (ConnectTimeoutError, ReadTimeoutError, TimeoutError)) or _is_httpx_timeout(error):
         return f"{place.endpoint} did not answer in time"
     if isinstance(error, EndpointConnectionError):
-        return f"{place.endpoint} cannot be reached; is it up, and is endpoint_url right?"
+        return f"{place.endpoint} cannot be reached; is it up, and are the network and endpoint_url (or region) right?"
     if isinstance(error, (ConnectionError, HTTPClientError, OSError)):
         return f"the connection to {place.endpoint} broke"
     kind = type(error).__name__

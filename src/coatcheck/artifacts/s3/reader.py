@@ -186,6 +186,7 @@ class Digest:
         if self._size <= PIECE_BYTES and not self._behind:
             for chunk in self._batch:
                 self._hasher.update(chunk)
+            self._batch, self._size = [], 0
         elif self._batch:
             self._hand_over()
         for work in self._behind:

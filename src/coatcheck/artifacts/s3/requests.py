@@ -23,12 +23,11 @@ from coatcheck.artifacts.s3.body import Body
 from coatcheck.artifacts.s3.client import Client
 from coatcheck.artifacts.s3.errors import Place, Refusal, explain, refusal_of
 from coatcheck.artifacts.s3.record import ENTRY
-from coatcheck.artifacts.s3.settings import S3Settings
+from coatcheck.artifacts.s3.settings import SLOWEST, S3Settings
 from coatcheck.errors import CoatcheckError, StoreUnavailable
 
 __all__ = ["Fetched", "Found", "Listed", "Requests", "Upload"]
 
-_SLOWEST = 1 << 18  # bytes a second: what a body may take, beside the timeout of the request
 _VOUCHED = 2.0  # seconds for which an answer proves that the bucket is there
 _PAGE = 1000
 
@@ -133,6 +132,7 @@ class Requests:
         self._put_args = settings.put_args
         self._slots = CapacityLimiter(connection.connections)
         self._bodies = CapacityLimiter(connection.connections)
+        self._sending = 0  # bytes of all requests that are under way, or wait for a connection
         self._vouched = -_VOUCHED
         self._tells_sums = True  # until the server refuses to
 
@@ -178,7 +178,7 @@ class Requests:
         if isinstance(answer, Refusal):
             await self._check_bucket(answer, task)
             return None
-        return _found(answer, answer["ContentLength"])
+        return _found(answer, int(self._told(answer, "ContentLength", task)))
 
     @asynccontextmanager
     async def fetch(
@@ -215,7 +215,7 @@ class Requests:
             if hasattr(stream.raw_stream, "aiter_raw"):
                 stream = _HttpxBody(stream.raw_stream)
             async with stream:
-                yield Fetched(_found(answer, _whole_size(answer)), stream)
+                yield Fetched(_found(answer, self._whole_size(answer, task)), stream)
         finally:
             self._bodies.release_on_behalf_of(reading)
 
@@ -239,7 +239,7 @@ class Requests:
         """
         task = "read an artifact"
         pieces: list[bytes] = []
-        with self._deadline(task, self.timeout + most / _SLOWEST), self._edge(task):
+        with self._deadline(task, self.timeout + most / SLOWEST), self._edge(task):
             while most > 0 and (piece := await body.read(most)):
                 pieces.append(piece)
                 most -= len(piece)
@@ -268,13 +268,14 @@ class Requests:
         if checksums:
             arguments["ChecksumAlgorithm"] = "CRC32"
         answer = await self.ask("begin an upload", "create_multipart_upload", Key=key, **arguments)
-        return str(answer["UploadId"])
+        return str(self._told(answer, "UploadId", "begin an upload"))
 
     async def put_part(self, key: str, upload: str, number: int, body: Body, crc32: str | None) -> str:
         """Send one part: its tag."""
         arguments: dict[str, Any] = {} if crc32 is None else {"ChecksumCRC32": crc32}
+        task = "store a part of an artifact"
         answer = await self.ask(
-            "store a part of an artifact",
+            task,
             "upload_part",
             size=body.length,
             Key=key,
@@ -284,7 +285,7 @@ class Requests:
             ContentLength=body.length,
             **arguments,
         )
-        return str(answer["ETag"])
+        return str(self._told(answer, "ETag", task))
 
     async def complete(self, key: str, upload: str, parts: list[dict[str, Any]], *, if_absent: bool) -> Refusal | None:
         """End a multipart upload: what the server refused, if it did; 404 where it does not know the upload."""
@@ -294,7 +295,7 @@ class Requests:
             "complete_multipart_upload",
             (404, 409, 412),
             # Servers put the parts together now, which some do by copying them.
-            size=len(parts) * _SLOWEST,
+            size=len(parts) * SLOWEST,
             Key=key,
             UploadId=upload,
             MultipartUpload={"Parts": parts},
@@ -344,21 +345,27 @@ class Requests:
         Returns:
             The answer, or a `Refusal` with one of the expected statuses.
         """
-        if limit:
-            await self._take_slot(task)
+        self._sending += size
         try:
-            with self._deadline(task, self.timeout + size / _SLOWEST):
-                return await self._send(task, operation, expected, words)
-        finally:
             if limit:
-                self._slots.release()
+                await self._take_slot(task)
+            try:
+                with self._deadline(task, self.timeout + size / SLOWEST):
+                    return await self._send(task, operation, expected, words)
+            finally:
+                if limit:
+                    self._slots.release()
+        finally:
+            self._sending -= size
         raise AssertionError("unreachable")
 
     async def _take_slot(self, task: str) -> None:
         try:
             self._slots.acquire_nowait()
         except anyio.WouldBlock:
-            with self._deadline(task, self.timeout, f"all {self._slots.total_tokens:g} connections are in use"):
+            # Those that have the connections may take as long as what they send.
+            seconds = self.timeout + self._sending / SLOWEST
+            with self._deadline(task, seconds, f"all {self._slots.total_tokens:g} connections are in use"):
                 await self._slots.acquire()
 
     async def _send(self, task: str, operation: str, expected: tuple[int, ...], words: dict[str, Any]) -> Any:
@@ -374,6 +381,18 @@ class Requests:
     def unavailable(self, refusal: Refusal, task: str) -> StoreUnavailable:
         """The error for a refusal that is no answer."""
         return explain(refusal, task, self.place)
+
+    def _told(self, answer: Any, field: str, task: str) -> Any:
+        """What an answer says of itself, which no answer may leave out."""
+        said = answer.get(field)
+        if said is None:
+            raise StoreUnavailable(f"S3 could not {task}: {self.place} answered without {field}")
+        return said
+
+    def _whole_size(self, answer: Any, task: str) -> int:
+        """The size of an object of which a part may have come."""
+        _, _, total = (answer.get("ContentRange") or "").rpartition("/")
+        return int(total if total.isdigit() else self._told(answer, "ContentLength", task))
 
     async def _check_bucket(self, refusal: Refusal, task: str) -> None:
         """After a 404: that it is the object that is missing, and not the bucket, which an answer without a body does
@@ -427,9 +446,3 @@ def _date(answer: Any) -> datetime | None:
         return parsedate_to_datetime(headers["date"])
     except (KeyError, ValueError):
         return None
-
-
-def _whole_size(answer: Any) -> int:
-    """The size of an object of which a part may have come."""
-    _, _, total = (answer.get("ContentRange") or "").rpartition("/")
-    return int(total) if total.isdigit() else int(answer["ContentLength"])

@@ -14,9 +14,12 @@ from coatcheck.artifacts.retention import Retention
 from coatcheck.errors import ConfigurationError
 from coatcheck.settings import check_duration, check_whole
 
-__all__ = ["MIB", "Connection", "Credentials", "S3Settings"]
+__all__ = ["MIB", "SLOWEST", "Connection", "Credentials", "S3Settings"]
 
 MIB = 1 << 20
+
+SLOWEST = 1 << 18
+"""Bytes a second: what a body may take, beside the timeout of its request."""
 
 _LEAST_PART = 5 * MIB
 _MOST_PART = 5 << 30
