@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import sys
 import threading
 import time
 import weakref
+from types import ModuleType
 
 import anyio
 import pytest
@@ -188,3 +191,12 @@ async def test_a_pool_that_takes_no_more_has_the_thread_that_is_there_do_the_res
     with anyio.fail_after(10):
         await first.result()
         assert [await work.result() for work in given] == list(range(30))
+
+
+def test_an_event_loop_is_known_while_another_thread_is_just_importing_trio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "trio", ModuleType("trio"))
+
+    async def work() -> int:
+        return await Lane().do(lambda: 5).result()
+
+    assert asyncio.run(work()) == 5

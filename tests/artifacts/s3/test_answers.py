@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
+from anyio import wait_all_tasks_blocked
 
 from coatcheck.artifacts.s3.body import Body
 from coatcheck.artifacts.s3.reader import Digest
@@ -57,3 +60,25 @@ async def test_a_digest_is_the_same_however_often_it_is_asked_for() -> None:
         digest.add(b"a" * size)
         first = await digest.finish()
         assert await digest.finish() == first
+
+
+class Slow(Silent):
+    """A client whose puts take longer than a small request may."""
+
+    def __getattr__(self, operation: str) -> Callable[..., Awaitable[dict[str, Any]]]:
+        async def answer(**words: object) -> dict[str, Any]:
+            if operation == "put_object":
+                await anyio.sleep(1.2)
+            return {"ResponseMetadata": {}, "ContentLength": 1}
+
+        return answer
+
+
+async def test_a_small_request_waits_for_a_connection_as_long_as_a_large_one_may_have_it() -> None:
+    requests = Requests(Slow(), checked(connections=1, timeout=0.5))
+    put = partial(requests.put, "key", Body([bytes(1 << 20)], None), text=None, content_type="text/plain")
+    async with anyio.create_task_group() as group:
+        group.start_soon(put)
+        await wait_all_tasks_blocked()
+        found = await requests.head("key")
+    assert found is not None
