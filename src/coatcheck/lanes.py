@@ -9,7 +9,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,8 +23,6 @@ from coatcheck.errors import StoreUnavailable
 from coatcheck.loops import Loop
 
 __all__ = ["Lane", "Work"]
-
-_log = logging.getLogger("coatcheck")
 
 _R = TypeVar("_R")
 _MOST_THREADS = 32
@@ -63,9 +60,8 @@ class Lane:
         if begin and not self._failed:
             try:
                 self._pool.submit(self._go_on)
-            except RuntimeError as error:
+            except RuntimeError:
                 self._failed = True
-                _log.warning("no worker thread can be started (%s)", error)
         if self._failed:
             self.close()
             raise StoreUnavailable(

@@ -36,6 +36,22 @@ async def test_work_runs_in_a_thread_and_its_result_and_its_error_come_back() ->
         await workers.run(lambda job: 1 // 0)
 
 
+async def test_a_thread_that_cannot_be_started_is_told_and_an_error_of_the_work_is_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def starts_none(*args: object, **words: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def raises(job: Job) -> None:
+        raise RuntimeError("of the work")
+
+    with pytest.raises(RuntimeError, match="of the work"):
+        await Workers().run(raises)
+    monkeypatch.setattr(anyio.to_thread, "run_sync", starts_none)
+    with pytest.raises(StoreUnavailable, match="no worker thread can be started"):
+        await Workers().run(raises)
+
+
 @pytest.mark.parametrize("size", [0, 1 << 18, (1 << 18) + 1])
 async def test_a_digest_is_the_same_on_the_loop_and_in_a_thread(size: int) -> None:
     assert await Workers().digest(bytes(size)) == digest_of(bytes(size))

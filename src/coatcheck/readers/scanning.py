@@ -188,7 +188,7 @@ class Scanner:
                 match = self._in_windows(data, at, piece)
                 if self.timed_out:
                     self._line += newlines(data, counted, at) if self._numbered else 0
-                    self.resume = (self._base + self._reached, self._line if self._numbered else None)
+                    self._stop(self._reached)
                     return
             else:
                 match = self._matcher.find(data, at, piece)
@@ -199,7 +199,7 @@ class Scanner:
                 piece = self._piece(data, at, end)
                 if self._out_of_time():
                     self._line += newlines(data, counted, at) if self._numbered else 0
-                    self.resume = (self._base + at, self._line if self._numbered else None)
+                    self._stop(at)
                     return
                 continue
             begin = data.rfind(b"\n", start, match[0]) + 1 or start
@@ -217,7 +217,7 @@ class Scanner:
             if self._full(at, end, in_line=in_line):
                 return
             if self._out_of_time():
-                self._stop(min(at, end), in_line=in_line)
+                self._stop(min(at, end), 0 if in_line else 1)
                 return
             if at >= piece:
                 piece = self._piece(data, at, end)
@@ -240,37 +240,34 @@ class Scanner:
 
     def _each_line(self, data: bytes, start: int, end: int) -> None:
         at, work = start, 0
-        cut_off, before = self._first_is_cut_off(data), self._before
+        before = self._before if self._first_is_cut_off(data) else 0
         while at < end:
             behind = data.find(b"\n", at, end)
             behind = end if behind < 0 else behind
-            line = data[at - before : behind] if cut_off else data[at:behind]
-            first = before if cut_off else 0
-            long = cut_off or len(line) > _MATCHES_AGAIN
-            seen = first
+            place, seen = at - before, before
+            line = data[place:behind]
+            long = before > 0 or len(line) > _MATCHES_AGAIN
             while seen <= len(line) and (match := self._in_windows(line, seen, len(line))) is not None:
-                place = at - first
                 self._keep(data, at, (place + match[0], place + match[1]), behind, long=long)
                 seen = _beyond(match)
-                if not long or seen >= len(line):
-                    if self._full(behind + 1, end):
-                        return
-                    break
-                if self._full(place + seen, end, in_line=True):
+                in_line = long and seen < len(line)
+                if self._full(place + seen if in_line else behind + 1, end, in_line=in_line):
                     return
+                if not in_line:
+                    break
                 if self._out_of_time():
-                    self._stop(place + seen, in_line=True)
+                    self._stop(place + seen)
                     return
             if self.timed_out:
-                self.resume = (self._base + at - first + self._reached, self._line if self._numbered else None)
+                self._stop(place + self._reached)
                 return
             self._line += 1
-            at, cut_off = behind + 1, False
+            at, before = behind + 1, 0
             work += (len(line) + _LINE_COSTS) * self._matcher.cost
             if at < end and work >= _WORK:
                 work = 0
                 if self._out_of_time():
-                    self.resume = (self._base + at, self._line if self._numbered else None)
+                    self._stop(at)
                     return
 
     def _keep(self, data: bytes, begin: int, match: tuple[int, int], end: int, *, long: bool) -> None:
@@ -281,12 +278,12 @@ class Scanner:
     def _full(self, behind: int, end: int, *, in_line: bool = False) -> bool:
         if len(self.hits) < self._limit:
             return False
-        self._stop(min(behind, end), in_line=in_line)
+        self._stop(min(behind, end), 0 if in_line else 1)
         return True
 
-    def _stop(self, at: int, *, in_line: bool) -> None:
-        line = self._line if in_line else self._line + 1
-        self.resume = (self._base + at, line if self._numbered else None)
+    def _stop(self, at: int, lines: int = 0) -> None:
+        """End here: the search goes on at ``at``, so many lines behind the one that is counted."""
+        self.resume = (self._base + at, self._line + lines if self._numbered else None)
 
     def _in_windows(self, data: bytes, start: int, end: int) -> tuple[int, int] | None:
         """The first match in a part of a line, which is searched in overlapping windows."""
@@ -340,10 +337,10 @@ class Scanner:
             if self._full(seen, len(data), in_line=True):
                 return seen
             if self._out_of_time():
-                self._stop(min(seen, len(data)), in_line=True)
+                self._stop(min(seen, len(data)))
                 return seen
         if self.timed_out:
-            self._stop(self._reached, in_line=True)
+            self._stop(self._reached)
         return seen
 
     def _keep_long(self, data: bytes, begin: int, match: tuple[int, int]) -> None:

@@ -17,7 +17,7 @@ import importlib.metadata
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from functools import partial
+from functools import cache
 from typing import Any
 
 import anyio
@@ -40,7 +40,6 @@ _LONGEST_SILENCE = 3600.0
 _SENT_AHEAD = 8 << 20  # bytes at most that a socket takes before they are on their way
 _OPENING = 10.0  # seconds, beside the timeout: credentials may have to be fetched, and much is imported
 _session: RunVar[Any] = RunVar("coatcheck.artifacts.s3.session")
-_loaders: list[Any] = []  # the one that reads botocore's models, for all sessions of the process
 _making = threading.Lock()
 
 
@@ -65,7 +64,7 @@ async def opened_client(connection: Connection) -> AsyncIterator[Client]:
         except (BotoCoreError, ValueError) as error:
             problem = f"the S3 client cannot be made: {type(error).__name__}"
         else:
-            _adapt(client, connection)
+            _adapt(client, own_endpoint=connection.endpoint_url is not None)
             yield client
     if problem is not None:
         raise ConfigurationError(problem)
@@ -131,15 +130,21 @@ def _make_session(config: Any) -> Any:
     from aiobotocore.session import get_session
 
     session = get_session()
-    if not _loaders:
-        _loaders.append(session.get_component("data_loader"))
-    session.register_component("data_loader", _loaders[0])
+    session.register_component("data_loader", _loader())
     if config is not None:
         session.set_default_client_config(config)  # tells the fetchers of credentials on which loop they run
     return session
 
 
-def _adapt(client: Client, connection: Connection) -> None:
+@cache
+def _loader() -> Any:
+    """What reads botocore's models, and keeps them: one for all sessions of the process."""
+    from aiobotocore.session import get_session
+
+    return get_session().get_component("data_loader")
+
+
+def _adapt(client: Client, *, own_endpoint: bool) -> None:
     """Take out of a client what does harm here."""
     from botocore.handlers import add_expect_header
 
@@ -147,10 +152,8 @@ def _adapt(client: Client, connection: Connection) -> None:
     client.meta.events.register("choose-signer.s3", _choose_signer)
     client.meta.events.register("before-call.s3.CompleteMultipartUpload", _have_patience)
     for operation in ("PutObject", "UploadPart"):
-        client.meta.events.register(
-            f"before-call.s3.{operation}", partial(_wait_for_a_body, once=connection.timeout / connection.attempts)
-        )
-    if connection.endpoint_url is not None:
+        client.meta.events.register(f"before-call.s3.{operation}", _wait_for_a_body)
+    if own_endpoint:
         client.meta.events.register("before-call.s3", _follow_nothing)
 
 
@@ -159,10 +162,10 @@ def _have_patience(context: dict[str, Any], **_: object) -> None:
     context["read_timeout"] = _LONGEST_SILENCE
 
 
-def _wait_for_a_body(context: dict[str, Any], params: dict[str, Any], once: float, **_: object) -> None:
+def _wait_for_a_body(context: dict[str, Any], params: dict[str, Any], **_: object) -> None:
     """Let what the machine still has to send take its time: the transport calls it silence of the server."""
     size = int(params["headers"].get("Content-Length", 0))
-    context["read_timeout"] = once + min(size, _SENT_AHEAD) / SLOWEST
+    context["read_timeout"] = context["client_config"].read_timeout + min(size, _SENT_AHEAD) / SLOWEST
 
 
 def _follow_nothing(context: dict[str, Any], **_: object) -> None:
